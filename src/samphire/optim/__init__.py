@@ -1,0 +1,1 @@
+"""Sharpness-aware optimization: the rules, and the optimizer that drives them."""

@@ -1,0 +1,291 @@
+"""Points of parameter space as vectors: ``{name: tensor}`` with the arithmetic of a formula.
+
+``g + alpha * unit(v)`` means here what it means in a paper. Three conventions carry the package:
+
+- a name that is absent is zero, so an unused or frozen parameter needs no special case;
+- a common factor is kept apart from the tensors, so ``rho * unit(g)`` costs one norm and no memory;
+- norms and dot products run over *all* of a vector: accumulated in float32 at least, over every device,
+  and over every shard of a sharded (FSDP2) parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Union
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+Scalar = Union[float, Tensor]
+
+
+class Vector:
+    """A point or direction in parameter space; immutable.
+
+    Args:
+        tensors: The entries by name. They are never written to.
+        scale: A factor common to all entries, a number or a 0-dim tensor.
+
+    Example:
+        >>> g = Vector({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])})
+        >>> (g - 2 * g).dense()
+        {'a': tensor([-3.]), 'b': tensor([-4.])}
+        >>> norm(unit(g)).item()
+        1.0
+    """
+
+    __slots__ = ("_norm", "scale", "tensors")
+
+    def __init__(self, tensors: Mapping[str, Tensor] | None = None, scale: Scalar = 1.0) -> None:
+        self.tensors = {} if tensors is None else tensors
+        self.scale = scale
+        self._norm: list[Tensor] = []  # of the unscaled tensors, once known; shared by all multiples
+
+    def dense(self) -> dict[str, Tensor]:
+        """The entries with the common factor multiplied in."""
+        if _is_one(self.scale):
+            return dict(self.tensors)
+        return dict(zip(self.tensors, _scaled(list(self.tensors.values()), self.scale), strict=True))
+
+    def only(self, names: Collection[str]) -> Vector:
+        """The part with these names; itself if it has no others."""
+        if all(name in names for name in self.tensors):
+            return self
+        return Vector({name: t for name, t in self.tensors.items() if name in names}, self.scale)
+
+    def __mul__(self, factor: Scalar | Mapping[str, float]) -> Vector:
+        if isinstance(factor, Mapping):
+            return Vector({name: factor[name] * t for name, t in self.tensors.items()}, self.scale)
+        multiple = Vector(self.tensors, factor if _is_one(self.scale) else self.scale * factor)
+        multiple._norm = self._norm
+        return multiple
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Vector:
+        return self * -1.0
+
+    def __truediv__(self, divisor: Scalar) -> Vector:
+        return self * (1.0 / divisor)
+
+    def __add__(self, other: Vector) -> Vector:
+        if not self.tensors or not other.tensors:
+            return self if self.tensors else other
+        shared = [name for name in self.tensors if name in other.tensors]
+        sums = _sum(
+            [self.tensors[name] for name in shared],
+            self.scale,
+            [other.tensors[name] for name in shared],
+            other.scale,
+        )
+        return Vector(self._without(shared) | other._without(shared) | dict(zip(shared, sums, strict=True)))
+
+    def __sub__(self, other: Vector) -> Vector:
+        return self + -1.0 * other
+
+    def _without(self, names: Collection[str]) -> dict[str, Tensor]:
+        rest = {name: t for name, t in self.tensors.items() if name not in names}
+        return Vector(rest, self.scale).dense()
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __repr__(self) -> str:
+        return f"Vector({self.dense()})"
+
+
+def norm(v: Vector) -> Tensor:
+    """Euclidean length over all entries, in float32 or better."""
+    if not v._norm:
+        v._norm.append(_length(list(v.tensors.values())))
+    length = v._norm[0]
+    return length if _is_one(v.scale) else length * abs(v.scale)
+
+
+def dot(a: Vector, b: Vector) -> Tensor:
+    """Inner product over the names both have, in float32 or better."""
+    shared = [name for name in a.tensors if name in b.tensors]
+    products = [(_inner(a.tensors[name], b.tensors[name]), a.tensors[name]) for name in shared]
+    return _over_shards(products, torch.sum) * (a.scale * b.scale)
+
+
+def unit(v: Vector) -> Vector:
+    """``v / |v|``, and zero where ``v`` is zero.
+
+    Example:
+        >>> unit(Vector({"a": torch.zeros(2)})).dense()
+        {'a': tensor([0., 0.])}
+    """
+    return v * _inverse(norm(v))
+
+
+def project(v: Vector, *, onto: Vector) -> Vector:
+    """The component of ``v`` along ``onto``; zero where ``onto`` is zero."""
+    along = unit(onto)
+    return dot(v, along) * along
+
+
+def times(a: Vector, b: Mapping[str, Tensor]) -> Vector:
+    """Entry by entry ``a * b`` for the names in ``b``; the other entries of ``a`` as they are."""
+    return Vector({name: t * b[name] if name in b else t for name, t in a.tensors.items()}, a.scale)
+
+
+def randn_like(w: Vector, seed: int) -> Vector:
+    """Standard normal entries: the same on every rank and after a resume, and no global RNG is touched."""
+    generator = torch.Generator().manual_seed(seed)
+    return Vector({name: _randn_like(t, generator) for name, t in w.tensors.items()})
+
+
+def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """A model's parameters by the names it has unwrapped: the same compiled, data-parallel or plain.
+
+    Example:
+        >>> list(named_parameters(torch.compile(nn.Linear(2, 1))))
+        ['weight', 'bias']
+    """
+    return {plain_name(model, name): p for name, p in model.named_parameters()}
+
+
+def plain_name(model: nn.Module, name: str) -> str:
+    """A module's or parameter's name without what torch.compile and DistributedDataParallel put before it."""
+    name = name.replace("_orig_mod.", "")
+    while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
+        if isinstance(model, DistributedDataParallel):
+            name = name.removeprefix("module.")
+            model = model.module
+        else:
+            model = model._orig_mod  # type: ignore[assignment]
+    return name
+
+
+def local(t: Tensor) -> Tensor:
+    """The memory a tensor has on this rank: its own shard if it is sharded, else itself."""
+    return t if _mesh(t) is None else t.to_local()  # type: ignore[attr-defined]
+
+
+def _length(tensors: list[Tensor]) -> Tensor:
+    """Norm of norms, so that squares neither overflow nor round away."""
+    return _over_shards(list(zip(_norms([local(t) for t in tensors]), tensors, strict=True)), _root_of_squares)
+
+
+def _over_shards(parts: list[tuple[Tensor, Tensor]], combine: Any) -> Tensor:
+    """Combine per-tensor results, first here, then over the ranks that hold the shards of a tensor."""
+    if not parts:
+        return torch.zeros(())
+    by_groups: dict[tuple[Any, ...], list[Tensor]] = {}
+    for value, owner in parts:
+        by_groups.setdefault(_shard_groups(owner), []).append(value)
+    device = parts[0][0].device
+    totals = []
+    for groups, values in by_groups.items():
+        total = combine(torch.stack([v.to(device) for v in values]))
+        for group in groups:
+            total = combine(_gathered(total, group))
+        totals.append(total)
+    return totals[0] if len(totals) == 1 else combine(torch.stack(totals))
+
+
+def _gathered(value: Tensor, group: Any) -> Tensor:
+    everyone = [torch.empty_like(value) for _ in range(torch.distributed.get_world_size(group))]
+    torch.distributed.all_gather(everyone, value, group=group)
+    return torch.stack(everyone)
+
+
+def _root_of_squares(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values)
+
+
+def _mesh(t: Tensor) -> Any:
+    """The device mesh of a DTensor, known by its attribute so that torch.distributed.tensor stays unloaded."""
+    return None if type(t) in (Tensor, nn.Parameter) else getattr(t, "device_mesh", None)
+
+
+def _shard_groups(t: Tensor) -> tuple[Any, ...]:
+    mesh = _mesh(t)
+    if mesh is None:
+        return ()
+    return tuple(mesh.get_group(i) for i, place in enumerate(t.placements) if place.is_shard())  # type: ignore[attr-defined]
+
+
+def _in_transform() -> bool:
+    """Whether a torch.func transform (vmap, grad) is running; foreach kernels have no rules for those."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def _foreach(tensors: list[Tensor]) -> bool:
+    """Whether torch's multi-tensor kernels take this list."""
+    return bool(tensors) and not _in_transform() and not any(t.is_sparse for t in tensors)
+
+
+def _norms(tensors: list[Tensor]) -> list[Tensor]:
+    wide = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+    if _foreach(tensors):
+        return list(torch._foreach_norm(tensors, 2, dtype=wide))
+    return [torch.linalg.vector_norm(_values(t), dtype=wide) for t in tensors]
+
+
+def _values(t: Tensor) -> Tensor:
+    return t.coalesce().values() if t.is_sparse else t
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    a, b = (local(t).to_dense() if t.is_sparse else local(t) for t in (a, b))
+    wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    return torch.dot(a.reshape(-1).to(wide), b.reshape(-1).to(wide))
+
+
+def _inverse(length: Tensor) -> Tensor:
+    """``1 / length``; 0 where the length is 0 or so small that its inverse overflows. NaN stays NaN."""
+    tiny = torch.finfo(length.dtype).tiny
+    return torch.where(length < tiny, 0.0, 1.0 / length.clamp_min(tiny))
+
+
+def _is_one(scale: Scalar) -> bool:
+    return isinstance(scale, (int, float)) and scale == 1.0
+
+
+def number(scale: Scalar) -> Scalar:
+    """A factor as a Python number wherever reading it is free; on an accelerator or in vmap it stays a tensor."""
+    if isinstance(scale, Tensor) and scale.device.type == "cpu" and not _in_transform():
+        return scale.item()
+    return scale
+
+
+def _scaled(tensors: list[Tensor], scale: Scalar) -> list[Tensor]:
+    factor = number(scale)
+    if _foreach(tensors):
+        return list(torch._foreach_mul(tensors, factor))
+    return [t * factor for t in tensors]
+
+
+def _sum(xs: list[Tensor], a: Scalar, ys: list[Tensor], b: Scalar) -> list[Tensor]:
+    """``a * x + b * y`` for each pair."""
+    if not _is_one(a):
+        xs = _scaled(xs, a)
+    factor = number(b)
+    if not _foreach(xs + ys):
+        return [x + factor * y for x, y in zip(xs, ys, strict=True)]
+    if isinstance(factor, Tensor):
+        return list(torch._foreach_add(xs, torch._foreach_mul(ys, factor)))
+    return list(torch._foreach_add(xs, ys, alpha=factor))
+
+
+def _randn_like(t: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(t.shape, generator=generator, dtype=torch.promote_types(t.dtype, torch.float32))
+    noise = noise.to(device=t.device, dtype=t.dtype)
+    mesh = _mesh(t)
+    if mesh is None:
+        return noise
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(noise, mesh, t.placements, src_data_rank=None)  # type: ignore[attr-defined]
+
+
+def finite(v: Vector) -> bool:
+    """Whether every entry is a number, judged by the norm."""
+    return math.isfinite(norm(v).item())
