@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Union
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-Scalar = Union[float, Tensor]
+Scalar = float | Tensor
 
 
 class Vector:
@@ -104,7 +104,7 @@ def norm(v: Vector) -> Tensor:
     if not v._norm:
         v._norm.append(_length(list(v.tensors.values())))
     length = v._norm[0]
-    return length if _is_one(v.scale) else length * abs(v.scale)
+    return length if _is_one(v.scale) else abs(length * v.scale)
 
 
 def dot(a: Vector, b: Vector) -> Tensor:

@@ -1,254 +1,27 @@
-r"""The rules of the SAM family: small coroutines that ask for gradients where they want them.
-
-A rule yields a request (:class:`At`), is sent the gradient there, and returns the gradient to descend along.
-Written that way it reads like the paper's algorithm, whether it takes one pass or four, and every engine
-drives the same rule: the reference below, the optimizer, the one-pass last-layer path, vmap over many runs.
+r"""The rules of the SAM family, each a small frozen coroutine that reads like its paper's algorithm.
 
 Symbols: ``w`` weights, ``g`` clean gradient, ``eps`` displacement, ``rho`` its length, ``t`` step from 0.
-Shared parts are plain functions: the climb ``eps = rho T²g / |T g|`` with a metric ``T(w)`` on a scope.
 
-For all rules: the norm runs over all perturbed parameters together; weight decay belongs to the base
-optimizer, so it neither bends the ascent nor is evaluated at ``w + eps`` (google-research/sam has it inside the
-loss: to get that, add the penalty to your loss and take it out of the optimizer); a zero gradient means no climb.
+For all rules: the norm runs over all perturbed parameters together; a zero gradient means no climb; weight
+decay belongs to the base optimizer, so it neither bends the ascent nor is evaluated at ``w + eps``
+(google-research/sam has it inside the loss: for that, add the penalty to yours and take it out of the optimizer).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar, Union
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from samphire import tree
 from samphire.optim import scopes
+from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Memory, Rule
 from samphire.optim.schedules import Rho, check_rho
 from samphire.optim.scopes import Scope
 from samphire.tree import Vector, norm, project, unit
-
-__all__ = [
-    "At", "Climb", "Memory", "RULES", "Rule",
-    "asam", "bind", "every", "gam", "gnp", "gsam", "looksam", "lsam", "m_sharpness", "msam",
-    "on", "random", "rule", "sam", "sam_on", "sharpness_aware_gradient",
-]  # fmt: skip
-
-Examples = Union[slice, Tensor, None]
-
-
-@dataclass(frozen=True)
-class At:
-    """A request for the gradient at ``w + eps``.
-
-    Args:
-        eps: Where, relative to the weights.
-        wrt: The names whose gradient is wanted; ``None`` for all. An engine may save the work for the rest.
-        examples: Which examples of the batch take part; ``None`` for all.
-    """
-
-    eps: Vector = field(default_factory=Vector)
-    wrt: frozenset[str] | None = None
-    examples: Examples = None
-
-
-Asking = Generator[At, Vector, Vector]
-
-
-class Rule(Protocol):
-    """What engines drive."""
-
-    @property
-    def passes(self) -> float:
-        """Gradient computations per step, averaged over steps, in units of the whole batch."""
-
-    def gradient(self, w: Vector, memory: Memory) -> Asking:
-        """Ask for gradients, return the one to descend along."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Parameters that share a learning rate and, if ``rho`` is given, a radius of their own."""
-
-    names: tuple[str, ...]
-    lr: float | None = None
-    rho: Rho | None = None
-
-
-class Memory(dict[str, Any]):
-    """What a rule keeps from step to step (vectors and numbers by name), and what it may know about this step.
-
-    Attributes:
-        step: Steps done so far.
-        groups: The base optimizer's parameter groups.
-        n: Examples in the batch, if the caller said.
-    """
-
-    def __init__(self, step: int = 0, groups: tuple[Group, ...] = (), n: int | None = None) -> None:
-        super().__init__()
-        self.step, self.groups, self.n = step, groups, n
-        self.parts: dict[str, Memory] = {}
-
-    def radius(self, rho: Rho) -> Any:
-        """Rho for this step: a number, or a number per parameter where the groups differ."""
-        if not self.groups:
-            return _value(rho, self.step, None)
-        values = [_value(rho if g.rho is None else g.rho, self.step, g.lr) for g in self.groups]
-        if all(isinstance(v, float) and v == values[0] for v in values):
-            return values[0]
-        return {name: v for g, v in zip(self.groups, values, strict=True) for name in g.names}
-
-    def part(self, key: object, n: int | None = None) -> Memory:
-        """The memory of a rule inside a rule."""
-        inner = self.parts.setdefault(str(key), Memory())
-        inner.groups, inner.n = self.groups, self.n if n is None else n
-        return inner
-
-    def copy(self) -> Memory:
-        """A copy that can be thrown away if the step fails; vectors are immutable and shared."""
-        twin = Memory(self.step, self.groups, self.n)
-        twin.update(self)
-        twin.parts = {key: part.copy() for key, part in self.parts.items()}
-        return twin
-
-    def state(self) -> dict[str, Any]:
-        """As plain data, for a checkpoint."""
-        values = {k: v.dense() if isinstance(v, Vector) else v for k, v in self.items()}
-        return {"step": self.step, "values": values, "parts": {k: p.state() for k, p in self.parts.items()}}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> Memory:
-        """The inverse of :meth:`state`, on the devices of the parameters in ``like``."""
-        memory = cls(state["step"])
-        for key, value in state["values"].items():
-            if isinstance(value, Mapping):
-                value = Vector({name: t.to(like[name].device) for name, t in value.items()})
-            memory[key] = value
-        memory.parts = {key: cls.from_state(part, like) for key, part in state["parts"].items()}
-        return memory
-
-
-def _value(rho: Rho, t: int, lr: float | None) -> Any:
-    return rho(t, lr) if callable(rho) and not isinstance(rho, Tensor) else rho
-
-
-def sharpness_aware_gradient(
-    rule: Rule, loss: Callable[..., Tensor], w: Mapping[str, Tensor], memory: Memory | None = None
-) -> dict[str, Tensor]:
-    """The specification: the gradient a rule descends along, slow, pure and readable.
-
-    Args:
-        rule: Any rule.
-        loss: The loss as a function of ``{name: tensor}``; of the chosen examples too, if the rule chooses.
-        w: The weights.
-        memory: What the rule kept from earlier steps; it is brought up to date.
-
-    Example:
-        >>> w = {"w": torch.tensor([1.0, -1.0])}
-        >>> loss = lambda w: 0.5 * (torch.tensor([1.0, 3.0]) * w["w"] ** 2).sum()
-        >>> sharpness_aware_gradient(sam(rho=0.05), loss, w)
-        {'w': tensor([ 1.0158, -3.1423])}
-    """
-    memory = Memory() if memory is None else memory
-    asking = bind(rule, w).gradient(Vector(w), memory)
-    request = next(asking)
-    while True:
-        there = (Vector(w) + request.eps).dense()
-        chosen = () if request.examples is None else (request.examples,)
-        try:
-            request = asking.send(Vector(torch.func.grad(loss)(there, *chosen)))
-        except StopIteration as done:
-            memory.step += 1
-            return done.value.dense()
-
-
-# -------------------------------------------------------------------------------------- the climb
-
-Metric = Callable[[Vector, Vector], Vector]  # (w, v) -> T(w) v
-
-
-@dataclass(frozen=True)
-class Climb:
-    r"""From a gradient to a step of length rho: :math:`\epsilon = \rho\, T^2 g / \|T g\|` on a scope.
-
-    Args:
-        metric: Multiplies a vector by ``T(w)``; ``None`` for the identity. Length is measured by ``T⁻¹``.
-        on: The parameters that move; ``None`` for all.
-    """
-
-    metric: Metric | None = None
-    on: Scope = None
-
-    def __call__(self, w: Vector, rho: Any, g: Vector) -> Vector:
-        """The displacement."""
-        if self.on is not None:
-            g = g.only(self.names)
-        if self.metric is None:
-            return rho * unit(g)
-        tg = self.metric(w, g)
-        return rho * self.metric(w, unit(tg))
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The scope, which must have been bound to a model or to names."""
-        if not isinstance(self.on, frozenset):
-            raise TypeError(f"the scope {self.on!r} is not bound; call bind(rule, model) first.")
-        return self.on
-
-
-@dataclass(frozen=True)
-class Magnitude:
-    """ASAM's metric ``T = |w| + eta`` on the chosen tensors, 1 on the others."""
-
-    eta: float
-    scaled: str
-
-    def __call__(self, w: Vector, v: Vector) -> Vector:
-        sizes = {n: w.tensors[n].abs() + self.eta for n in v if SCALED[self.scaled](n, w.tensors[n])}
-        return tree.times(v, sizes)
-
-
-SCALED: dict[str, Callable[[str, Tensor], bool]] = {
-    "weights": lambda name, t: "weight" in name.rpartition(".")[2],
-    "matrices": lambda name, t: t.ndim > 1,
-    "all": lambda name, t: True,
-}
-
-R = TypeVar("R")
-
-
-def bind(rule: R, to: nn.Module | Mapping[str, Tensor]) -> R:
-    """The rule with its scopes turned into the names of a model's parameters."""
-    changes: dict[str, Any] = {}
-    for f in fields(rule):  # type: ignore[arg-type]
-        value = getattr(rule, f.name)
-        if f.name == "on" and callable(value):
-            changes[f.name] = value(to)
-        elif (is_dataclass(value) and hasattr(value, "gradient")) or isinstance(value, Climb):
-            changes[f.name] = bind(value, to)
-    return replace(rule, **changes) if changes else rule  # type: ignore[type-var]
-
-
-def on(scope: str | Iterable[str] | Scope, rule: R) -> R:
-    """Any rule, climbing only on a scope (a module's name, several, or a function of the model).
-
-    Example:
-        >>> on("fc", gsam(rho=0.1)).climb.on
-        below(names=('fc',))
-    """
-    changes: dict[str, Any] = {}
-    for f in fields(rule):  # type: ignore[arg-type]
-        value = getattr(rule, f.name)
-        if f.name == "on":
-            changes["on"] = scopes.as_scope(scope)
-        elif isinstance(value, Climb) or f.name == "rule":
-            changes[f.name] = on(scope, value)
-    if not changes:
-        raise TypeError(f"{type(rule).__name__} climbs nowhere, so it cannot be limited to a scope.")
-    return replace(rule, **changes)  # type: ignore[type-var]
-
-
-# -------------------------------------------------------------------------------------- the rules
 
 
 @dataclass(frozen=True)
@@ -256,7 +29,7 @@ class Sam:
     """Climb, then descend along the gradient found there."""
 
     rho: Rho
-    climb: Climb = Climb()
+    climb: Climb = EVERYWHERE
     passes = 2.0
 
     def __post_init__(self) -> None:
@@ -290,6 +63,25 @@ def sam(rho: Rho = 0.05) -> Sam:
         (equation 3 of Springer et al. 2024).
     """
     return Sam(rho)
+
+
+@dataclass(frozen=True)
+class Magnitude:
+    """ASAM's metric ``T = |w| + eta`` on the chosen tensors, 1 on the others."""
+
+    eta: float
+    scaled: str
+
+    def __call__(self, w: Vector, v: Vector) -> Vector:
+        sizes = {n: w.tensors[n].abs() + self.eta for n in v if SCALED[self.scaled](n, w.tensors[n])}
+        return tree.times(v, sizes)
+
+
+SCALED: dict[str, Callable[[str, Tensor], bool]] = {
+    "weights": lambda name, t: "weight" in name.rpartition(".")[2],
+    "matrices": lambda name, t: t.ndim > 1,
+    "all": lambda name, t: True,
+}
 
 
 def asam(rho: Rho = 0.5, eta: float = 0.01, scaled: Literal["weights", "matrices", "all"] = "weights") -> Sam:
@@ -419,7 +211,7 @@ class Gsam:
     rho: Rho
     alpha: float
     descend: str = "perturbed"
-    climb: Climb = Climb()
+    climb: Climb = EVERYWHERE
     passes = 2.0
 
     def __post_init__(self) -> None:
@@ -440,7 +232,7 @@ class Gsam:
 def gsam(rho: Rho = 0.05, alpha: float = 0.4, descend: Literal["perturbed", "clean"] = "perturbed") -> Gsam:
     r"""Surrogate-gap SAM: also reduce the gap between perturbed and clean loss.  Two passes.
 
-    .. math:: \text{descend along } g_p - \alpha\,(g - \mathrm{proj}_{g_p} g), \qquad g_p = \nabla L(w + \rho\, g/\|g\|).
+    .. math:: \text{descend along } g_p - \alpha\,(g - \mathrm{proj}_{g_p} g), \qquad g_p = \nabla L(w + \rho \hat g).
 
     With ``alpha=0`` this is SAM. The published radius follows the learning rate: ``rho=tied(0.6, 0.1, lr_max)``.
 
@@ -469,7 +261,7 @@ class Gnp:
     rho: Rho
     a: float
     clean: str = "gradient"
-    climb: Climb = Climb()
+    climb: Climb = EVERYWHERE
     passes = 2.0
 
     def __post_init__(self) -> None:
@@ -519,7 +311,7 @@ class LookSam:
     rho: Rho
     k: int
     alpha: float
-    climb: Climb = Climb()
+    climb: Climb = EVERYWHERE
 
     def __post_init__(self) -> None:
         check_rho(self.rho)
@@ -632,7 +424,7 @@ class Gam:
     b1: float
     gamma: float
     clean_weight: str = "b0"
-    climb: Climb = Climb()
+    climb: Climb = EVERYWHERE
     passes = 4.0
 
     def __post_init__(self) -> None:
@@ -688,9 +480,6 @@ def gam(
         https://arxiv.org/abs/2303.03108
     """
     return Gam(rho, r, b0, b1, gamma, clean_weight)
-
-
-# -------------------------------------------------------------------------------------- rules of rules
 
 
 @dataclass(frozen=True)

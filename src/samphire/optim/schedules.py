@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, Union
+from typing import Protocol
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ class Schedule(Protocol):
     def __call__(self, t: int, lr: float | None) -> float: ...
 
 
-Rho = Union[float, Tensor, Schedule]
+Rho = float | Tensor | Schedule
 
 
 def check_rho(rho: Rho, name: str = "rho") -> None:

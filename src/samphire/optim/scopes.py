@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from torch import Tensor, nn
 
 from samphire import tree
 
-Named = Union[nn.Module, Mapping[str, Tensor]]
-Scope = Union[frozenset[str], Callable[[Named], frozenset[str]], None]
+Named = nn.Module | Mapping[str, Tensor]
+Scope = frozenset[str] | Callable[[Named], frozenset[str]] | None
 
 NORM_LAYERS: tuple[type[nn.Module], ...] = (
     nn.modules.batchnorm._NormBase,  # every BatchNorm, SyncBatchNorm and InstanceNorm
@@ -87,7 +86,7 @@ def last_linear(model: Named) -> str:
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name]
     if not names:
         raise ValueError(
-            f"{type(model).__name__} has no Linear layer to take as its head; name the head, for example head='conv2'."
+            f"{type(model).__name__} has no Linear layer to take as its head; name the head, as in head='conv2'."
         )
     return tree.plain_name(model, names[-1])
 

@@ -1,0 +1,216 @@
+"""How a rule and an engine talk: requests, memory, the climb, and the reference that drives any rule.
+
+A rule yields a request (:class:`At`), is sent the gradient there, and returns the gradient to descend along.
+:func:`sharpness_aware_gradient` is the specification every engine is tested against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from samphire.optim import scopes
+from samphire.optim.schedules import Rho
+from samphire.optim.scopes import Scope
+from samphire.tree import Vector, unit
+
+Examples = slice | Tensor | None
+
+
+@dataclass(frozen=True)
+class At:
+    """A request for the gradient at ``w + eps``.
+
+    Args:
+        eps: Where, relative to the weights.
+        wrt: The names whose gradient is wanted; ``None`` for all. An engine may save the work for the rest.
+        examples: Which examples of the batch take part; ``None`` for all.
+    """
+
+    eps: Vector = field(default_factory=Vector)
+    wrt: frozenset[str] | None = None
+    examples: Examples = None
+
+
+Asking = Generator[At, Vector, Vector]
+
+
+class Rule(Protocol):
+    """What engines drive."""
+
+    @property
+    def passes(self) -> float:
+        """Gradient computations per step, averaged over steps, in units of the whole batch."""
+
+    def gradient(self, w: Vector, memory: Memory) -> Asking:
+        """Ask for gradients, return the one to descend along."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that share a learning rate and, if ``rho`` is given, a radius of their own."""
+
+    names: tuple[str, ...]
+    lr: float | None = None
+    rho: Rho | None = None
+
+
+class Memory(dict[str, Any]):
+    """What a rule keeps from step to step (vectors and numbers by name), and what it may know about this step.
+
+    Attributes:
+        step: Steps done so far.
+        groups: The base optimizer's parameter groups.
+        n: Examples in the batch, if the caller said.
+    """
+
+    def __init__(self, step: int = 0, groups: tuple[Group, ...] = (), n: int | None = None) -> None:
+        super().__init__()
+        self.step, self.groups, self.n = step, groups, n
+        self.parts: dict[str, Memory] = {}
+
+    def radius(self, rho: Rho) -> Any:
+        """Rho for this step: a number, or a number per parameter where the groups differ."""
+        if not self.groups:
+            return _value(rho, self.step, None)
+        values = [_value(rho if g.rho is None else g.rho, self.step, g.lr) for g in self.groups]
+        if all(isinstance(v, float) and v == values[0] for v in values):
+            return values[0]
+        return {name: v for g, v in zip(self.groups, values, strict=True) for name in g.names}
+
+    def part(self, key: object, n: int | None = None) -> Memory:
+        """The memory of a rule inside a rule."""
+        inner = self.parts.setdefault(str(key), Memory())
+        inner.groups, inner.n = self.groups, self.n if n is None else n
+        return inner
+
+    def copy(self) -> Memory:
+        """A copy that can be thrown away if the step fails; vectors are immutable and shared."""
+        twin = Memory(self.step, self.groups, self.n)
+        twin.update(self)
+        twin.parts = {key: part.copy() for key, part in self.parts.items()}
+        return twin
+
+    def state(self) -> dict[str, Any]:
+        """As plain data, for a checkpoint."""
+        values = {k: v.dense() if isinstance(v, Vector) else v for k, v in self.items()}
+        return {"step": self.step, "values": values, "parts": {k: p.state() for k, p in self.parts.items()}}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> Memory:
+        """The inverse of :meth:`state`, on the devices of the parameters in ``like``."""
+        memory = cls(state["step"])
+        for key, value in state["values"].items():
+            if isinstance(value, Mapping):
+                value = Vector({name: t.to(like[name].device) for name, t in value.items()})
+            memory[key] = value
+        memory.parts = {key: cls.from_state(part, like) for key, part in state["parts"].items()}
+        return memory
+
+
+def _value(rho: Rho, t: int, lr: float | None) -> Any:
+    return rho(t, lr) if callable(rho) and not isinstance(rho, Tensor) else rho
+
+
+def sharpness_aware_gradient(
+    rule: Rule, loss: Callable[..., Tensor], w: Mapping[str, Tensor], memory: Memory | None = None
+) -> dict[str, Tensor]:
+    """The specification: the gradient a rule descends along, slow, pure and readable.
+
+    Args:
+        rule: Any rule.
+        loss: The loss as a function of ``{name: tensor}``; of the chosen examples too, if the rule chooses.
+        w: The weights.
+        memory: What the rule kept from earlier steps; it is brought up to date.
+
+    Example:
+        >>> from samphire.optim.rules import sam
+        >>> w = {"w": torch.tensor([1.0, -1.0])}
+        >>> loss = lambda w: 0.5 * (torch.tensor([1.0, 3.0]) * w["w"] ** 2).sum()
+        >>> sharpness_aware_gradient(sam(rho=0.05), loss, w)
+        {'w': tensor([ 1.0158, -3.1423])}
+    """
+    memory = Memory() if memory is None else memory
+    asking = bind(rule, w).gradient(Vector(w), memory)
+    request = next(asking)
+    while True:
+        there = (Vector(w) + request.eps).dense()
+        chosen = () if request.examples is None else (request.examples,)
+        try:
+            request = asking.send(Vector(torch.func.grad(loss)(there, *chosen)))
+        except StopIteration as done:
+            memory.step += 1
+            return done.value.dense()
+
+
+Metric = Callable[[Vector, Vector], Vector]  # (w, v) -> T(w) v
+
+
+@dataclass(frozen=True)
+class Climb:
+    r"""From a gradient to a step of length rho: :math:`\epsilon = \rho\, T^2 g / \|T g\|` on a scope.
+
+    Args:
+        metric: Multiplies a vector by ``T(w)``; ``None`` for the identity. Length is measured by ``T⁻¹``.
+        on: The parameters that move; ``None`` for all.
+    """
+
+    metric: Metric | None = None
+    on: Scope = None
+
+    def __call__(self, w: Vector, rho: Any, g: Vector) -> Vector:
+        """The displacement."""
+        if self.on is not None:
+            g = g.only(self.names)
+        if self.metric is None:
+            return rho * unit(g)
+        tg = self.metric(w, g)
+        return rho * self.metric(w, unit(tg))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The scope, which must have been bound to a model or to names."""
+        if not isinstance(self.on, frozenset):
+            raise TypeError(f"the scope {self.on!r} is not bound; call bind(rule, model) first.")
+        return self.on
+
+
+EVERYWHERE = Climb()
+
+R = TypeVar("R")
+
+
+def bind(rule: R, to: nn.Module | Mapping[str, Tensor]) -> R:
+    """The rule with its scopes turned into the names of a model's parameters."""
+    changes: dict[str, Any] = {}
+    for f in fields(rule):  # type: ignore[arg-type]
+        value = getattr(rule, f.name)
+        if f.name == "on" and callable(value):
+            changes[f.name] = value(to)
+        elif (is_dataclass(value) and hasattr(value, "gradient")) or isinstance(value, Climb):
+            changes[f.name] = bind(value, to)
+    return replace(rule, **changes) if changes else rule  # type: ignore[type-var]
+
+
+def on(scope: str | Iterable[str] | Scope, rule: R) -> R:
+    """Any rule, climbing only on a scope (a module's name, several, or a function of the model).
+
+    Example:
+        >>> from samphire.optim.rules import gsam
+        >>> on("fc", gsam(rho=0.1)).climb.on
+        below(names=('fc',))
+    """
+    changes: dict[str, Any] = {}
+    for f in fields(rule):  # type: ignore[arg-type]
+        value = getattr(rule, f.name)
+        if f.name == "on":
+            changes["on"] = scopes.as_scope(scope)
+        elif isinstance(value, Climb) or f.name == "rule":
+            changes[f.name] = on(scope, value)
+    if not changes:
+        raise TypeError(f"{type(rule).__name__} climbs nowhere, so it cannot be limited to a scope.")
+    return replace(rule, **changes)  # type: ignore[type-var]
