@@ -1,1 +1,35 @@
 """Sharpness-aware optimization: the rules, and the optimizer that drives them."""
+
+from samphire.optim.lastlayer import Split, split
+from samphire.optim.protocol import At, Climb, Memory, Rule, bind, on, sharpness_aware_gradient
+from samphire.optim.rules import (
+    RULES,
+    asam,
+    every,
+    gam,
+    gnp,
+    gsam,
+    looksam,
+    lsam,
+    m_sharpness,
+    msam,
+    random,
+    rule,
+    sam,
+    sam_on,
+)
+from samphire.optim.schedules import inverse_sqrt, ramp, tied
+from samphire.optim.scopes import below, of_type
+from samphire.optim.step import Pass, Report, SharpnessAware
+
+__all__ = [
+    # the optimizer
+    "SharpnessAware", "Pass", "Report", "Split", "split",
+    # rules, by name
+    "sam", "asam", "lsam", "sam_on", "gsam", "gnp", "looksam", "msam", "gam", "random", "m_sharpness", "every",
+    "rule", "RULES",
+    # their parts
+    "on", "below", "of_type", "inverse_sqrt", "ramp", "tied",
+    # what an engine or a new rule needs
+    "At", "Climb", "Memory", "Rule", "bind", "sharpness_aware_gradient",
+]  # fmt: skip

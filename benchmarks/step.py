@@ -1,0 +1,235 @@
+"""What a sharpness-aware step costs, as ratios in one run: `make bench`, or `python benchmarks/step.py --quick`.
+
+Every repetition times all methods one after the other (the order rotates), a unit being five steps, so that a slow
+moment of the machine falls on all of them; ratios are taken within a repetition and their median is shown with the
+quartiles. Peak memory is the largest resident size of a fresh process, beyond that of the same process with SGD.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from samphire.models import ResNet18, small_cnn
+from samphire.optim import SharpnessAware, looksam, lsam, msam, sam, split
+
+RESULTS = Path(__file__).parent.parent / "results" / "bench-step.json"
+STEPS = 5
+BARS = {
+    "sam": 2.06,
+    "lsam, one pass": 1.08,
+    "looksam(k=5)": 1.25,
+    "msam": 1.05,
+    "wrapper time / peer's": 0.7,
+    "extra memory / peer's": 1.0,
+}
+
+Step = Callable[[], object]
+
+
+def sgd_for(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=True)
+
+
+def methods(make: Callable[[], nn.Module], x: Tensor, y: Tensor) -> dict[str, Step]:
+    """One model and one optimizer per method, each as a function that takes a step."""
+
+    def plain(model: nn.Module, opt: torch.optim.Optimizer) -> Callable[[], Tensor]:
+        def closure() -> Tensor:
+            opt.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        return closure
+
+    def wrapped(rule: object) -> Step:
+        model = make()
+        opt = SharpnessAware(model, sgd_for(model), rule)
+        closure = plain(model, opt)
+        return lambda: opt.step(closure)
+
+    def once() -> Step:
+        model = make()
+        opt = SharpnessAware(model, sgd_for(model), lsam(0.05))
+        layers = split(model)
+        return lambda: opt.step(layers.one_pass(lambda: model(x), lambda out: nn.functional.cross_entropy(out, y)))
+
+    model = make()
+    sgd = sgd_for(model)
+    closure = plain(model, sgd)
+    return {
+        "sgd": lambda: sgd.step(closure),
+        "sam": wrapped(sam(0.05)),
+        "lsam, one pass": once(),
+        "looksam(k=5)": wrapped(looksam(0.05, k=5)),
+        "msam": wrapped(msam(0.3)),
+    }
+
+
+def timed(unit: Step, steps: int = STEPS) -> float:
+    start = time.perf_counter()
+    for _ in range(steps):
+        unit()
+    return (time.perf_counter() - start) / steps
+
+
+def interleaved(units: dict[str, Step], repetitions: int) -> dict[str, list[float]]:
+    """Seconds per step of each unit in each repetition; the first repetition warms up and is dropped."""
+    times: dict[str, list[float]] = {name: [] for name in units}
+    names = list(units)
+    for r in range(repetitions + 1):
+        for name in names[r % len(names) :] + names[: r % len(names)]:
+            seconds = timed(units[name])
+            if r:
+                times[name].append(seconds)
+    return times
+
+
+def ratio(above: list[float], below: list[float]) -> dict[str, float]:
+    ratios = [a / b for a, b in zip(above, below, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {"median": round(middle, 3), "low": round(low, 3), "high": round(high, 3), "n": len(ratios)}
+
+
+def ten_million() -> nn.Sequential:
+    """An MLP of 10.0M parameters in 58 tensors."""
+    return nn.Sequential(*[layer for _ in range(29) for layer in (nn.Linear(587, 587), nn.ReLU())])
+
+
+def peer_sam(model: nn.Module) -> torch.optim.Optimizer:
+    from pytorch_optimizer.optimizer.sam import SAM
+
+    return SAM(model.parameters(), torch.optim.SGD, rho=0.05, lr=1e-3, momentum=0.9, foreach=True)
+
+
+def wrapper_units() -> dict[str, Step]:
+    """Optimizer-side work alone: the closure only hands over gradients made beforehand."""
+    model, peers, plain = ten_million(), ten_million(), ten_million()
+    grads = [torch.randn_like(p) for p in model.parameters()]
+    loss = torch.zeros(())
+
+    def handing(m: nn.Module) -> Callable[[], Tensor]:
+        def closure() -> Tensor:
+            for p, g in zip(m.parameters(), grads, strict=True):
+                p.grad = g
+            return loss
+
+        return closure
+
+    ours, peer, sgd = SharpnessAware(model, sgd_for(model), sam(0.05)), peer_sam(peers), sgd_for(plain)
+    ours_closure, peer_closure, sgd_closure = handing(model), handing(peers), handing(plain)
+
+    def peer_step() -> None:
+        peer_closure()
+        peer.step(peer_closure)
+
+    return {
+        "ours": lambda: ours.step(ours_closure),
+        "peer": peer_step,
+        "sgd": lambda: sgd.step(sgd_closure),
+    }
+
+
+def peak_memory(method: str) -> float:
+    """MB at the peak of a fresh process that trains the 10M MLP for a few steps."""
+    out = subprocess.run([sys.executable, __file__, "--peak", method], check=True, capture_output=True, text=True)
+    return float(out.stdout)
+
+
+def train_and_report_peak(method: str) -> None:
+    torch.manual_seed(0)
+    model = ten_million()
+    x = torch.randn(128, 587)
+    opt: torch.optim.Optimizer
+    opt = {"sgd": sgd_for, "ours": lambda m: SharpnessAware(m, sgd_for(m), sam(0.05)), "peer": peer_sam}[method](
+        model
+    )
+
+    def closure() -> Tensor:
+        opt.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        if method == "peer":
+            closure()
+        opt.step(closure)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def machine() -> dict[str, object]:
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    ) if Path("/proc/cpuinfo").exists() else platform.processor()  # fmt: skip
+    return {
+        "cpu": cpu,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few repetitions, nothing written")
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.peak:
+        train_and_report_peak(args.peak)
+        return
+    repetitions = 5 if args.quick else 21
+    torch.manual_seed(0)
+    nets = {
+        "small CNN, 3x64x32, batch 100": (small_cnn, torch.randn(100, 3, 64, 32), torch.randint(2, (100,))),
+        "ResNet-18, 64x64, batch 32": (lambda: ResNet18(num_classes=10), torch.randn(32, 3, 64, 64), torch.randint(10, (32,))),
+    }  # fmt: skip
+    rows = []
+
+    def row(what: str, bar: str, measured: dict[str, float]) -> None:
+        rows.append({"what": what, "must reach": BARS[bar], **measured, "holds": measured["median"] <= BARS[bar]})
+        print(f"{what:58} {measured['median']:6.3f}  [{measured['low']:.3f}, {measured['high']:.3f}] n={measured['n']:<3}"
+              f" must reach <= {BARS[bar]}  {'holds' if rows[-1]['holds'] else 'MISSED'}", flush=True)  # fmt: skip
+
+    print(machine())
+    for name, (make, x, y) in nets.items():
+        times = interleaved(methods(make, x, y), repetitions)
+        print(f"{name}: one SGD step {statistics.median(times['sgd']) * 1e3:.1f} ms")
+        for method in list(times)[1:]:
+            row(f"{method} / sgd, {name}", method, ratio(times[method], times["sgd"]))
+    times = interleaved(wrapper_units(), repetitions)
+    alone = {who: [t - s for t, s in zip(times[who], times["sgd"], strict=True)] for who in ("ours", "peer")}
+    row(
+        "wrapper alone on 10M parameters, ours / pytorch-optimizer",
+        "wrapper time / peer's",
+        ratio(alone["ours"], alone["peer"]),
+    )
+    peaks = {who: [peak_memory(who) for _ in range(3 if args.quick else 5)] for who in ("sgd", "ours", "peer")}
+    extra = {who: [p - s for p, s in zip(peaks[who], peaks["sgd"], strict=True)] for who in ("ours", "peer")}
+    print({who: f"{statistics.median(values):.0f} MB beyond SGD" for who, values in extra.items()})
+    row(
+        "extra peak memory on 10M parameters, ours / pytorch-optimizer",
+        "extra memory / peer's",
+        ratio(extra["ours"], extra["peer"]),
+    )
+    if not args.quick:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,381 @@
+r"""Many small runs as one computation: every tensor has a leading axis, the runs, and no sum ever crosses it.
+
+Two engines with the same face, ``step(x, y)`` on ``weights`` (``{name: (runs, ...)}``):
+
+- :class:`ModuleRuns`: any module and any rule, by ``torch.func.vmap`` of the reference.
+- :class:`FeatureRuns`: a stack of Linear, LayerNorm and ReLU layers under a head that weighs its features, with the
+  backward pass written out. The algorithms of section 6 of Springer et al. (2024) are one table for it.
+
+Symbols: R runs, B examples, K features, ``P`` the features (R, B, K), ``v`` the head (R, 1, K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from samphire.optim.protocol import Memory, Rule, bind, sharpness_aware_gradient
+
+Weights = dict[str, Tensor]
+
+
+class ModuleRuns:
+    r"""Runs of any module under one rule, each with its own weights, batches, radius and learning rate.
+
+    .. math:: w_r \leftarrow w_r - \eta_r\, G(w_r; \rho_r), \qquad G \text{ the rule's gradient on the run's batch.}
+
+    Args:
+        model: The module; its own weights are not used. It must not write to buffers, as BatchNorm does in training.
+        loss: Of the model's output and the targets.
+        rule: The rule, or ``None`` for the plain gradient. Its own rho is not used if ``rho`` is given.
+        weights: Shape (R, ...) under the model's names. They are replaced, not written to.
+        lr: Shape (R,).
+        rho: Shape (R,).
+
+    Example:
+        >>> from samphire.optim.rules import sam
+        >>> w = {"weight": torch.tensor([[[1.0]], [[1.0]]])}  # two runs of a 1-1 linear layer
+        >>> runs = ModuleRuns(nn.Linear(1, 1, bias=False), lambda f, y: (f - y).square().mean() / 2, sam(),
+        ...                   w, lr=torch.tensor([0.1, 0.1]), rho=torch.tensor([0.0, 0.5]))
+        >>> runs.step(torch.ones(2, 3, 1), torch.zeros(2, 3, 1))
+        >>> runs.weights["weight"].flatten()
+        tensor([0.9000, 0.8500])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        rule: Rule | None,
+        weights: Weights,
+        lr: Tensor,
+        rho: Tensor | None = None,
+    ) -> None:
+        self.model, self.loss, self.weights, self.lr, self.rho = model, loss, weights, lr, rho
+        self.rule = None if rule is None else bind(rule, model)
+        self._memory, self._layout = Memory().state(), None
+        self._tensors: list[Tensor] = []
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """One step of every run: ``x`` (R, B, ...), ``y`` (R, B, ...)."""
+        rho = torch.zeros_like(self.lr) if self.rho is None else self.rho
+        self.weights, self._tensors = torch.func.vmap(self._step)(self.weights, self._tensors, rho, self.lr, x, y)
+
+    def _step(
+        self, w: Weights, tensors: list[Tensor], rho: Tensor, lr: Tensor, x: Tensor, y: Tensor
+    ) -> tuple[Weights, list[Tensor]]:
+        def loss(w: Weights, examples: Any = slice(None)) -> Tensor:
+            return self.loss(torch.func.functional_call(self.model, w, (x[examples],)), y[examples])
+
+        if self.rule is None:
+            g = torch.func.grad(loss)(w)
+        else:
+            memory = self._remember(tensors, w)
+            memory.n = len(x)
+            rule = self.rule if self.rho is None else with_rho(self.rule, rho)
+            g = sharpness_aware_gradient(rule, loss, w, memory)
+            tensors = self._keep(memory)
+        return {name: t - lr * g[name] if name in g else t for name, t in w.items()}, tensors
+
+    def _remember(self, tensors: list[Tensor], w: Weights) -> Memory:
+        """The rule's memory of one run: its numbers are the same for all runs, its tensors came through vmap."""
+        kept = iter(tensors)
+        state = pytree.tree_map(lambda leaf: next(kept) if leaf is None else leaf, self._memory, is_leaf=_is_none)
+        return Memory.from_state(state, w)
+
+    def _keep(self, memory: Memory) -> list[Tensor]:
+        leaves, spec = pytree.tree_flatten(memory.state())
+        self._memory = pytree.tree_unflatten([None if isinstance(t, Tensor) else t for t in leaves], spec)
+        return [t for t in leaves if isinstance(t, Tensor)]
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
+
+
+def with_rho(rule: Any, rho: Any) -> Any:
+    """The rule with another radius; for a rule around a rule, the inner one's.
+
+    Example:
+        >>> from samphire.optim.rules import every, sam
+        >>> with_rho(every(2, sam(0.1)), 0.3).rule.rho
+        0.3
+    """
+    if hasattr(rule, "rho"):
+        return replace(rule, rho=rho)
+    return replace(rule, rule=with_rho(rule.rule, rho))
+
+
+class _Scratch:
+    """Tensors by use and shape, made once: to allocate one costs more than the arithmetic on it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], Tensor] = {}
+
+    def __call__(self, use: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        key = (use, *shape)
+        if key not in self._kept:
+            self._kept[key] = torch.empty(*shape, dtype=like.dtype, device=like.device)
+        return self._kept[key]
+
+
+class _Linear:
+    """``z = x W' + b``."""
+
+    def __init__(self, layer: nn.Linear, name: str, scratch: _Scratch) -> None:
+        self.weight, self.bias, self.scratch = f"{name}.weight", f"{name}.bias", scratch
+        self.o = layer.out_features
+
+    def forward(self, w: Weights, x: Tensor) -> Tensor:
+        self.x = x
+        z = self.scratch(self.weight, (*x.shape[:2], self.o), x)
+        return torch.baddbmm(w[self.bias][:, None], x, w[self.weight].mT, out=z)
+
+    def backward(self, w: Weights, d: Tensor, into: Weights, alpha: float, first: bool) -> Tensor:
+        dx = d if first else torch.bmm(d, w[self.weight], out=self.scratch(self.bias, self.x.shape, d))
+        into[self.weight].baddbmm_(d.mT, self.x, alpha=alpha)
+        into[self.bias].add_(d.sum(1), alpha=alpha)
+        return dx
+
+
+class _LayerNorm:
+    """``h = gamma n + beta``, ``n = (z - mean z) / std z`` over the last axis."""
+
+    def __init__(self, layer: nn.LayerNorm, name: str, scratch: _Scratch) -> None:
+        self.gamma, self.beta, self.scratch, self.eps = f"{name}.weight", f"{name}.bias", scratch, layer.eps
+
+    def forward(self, w: Weights, z: Tensor) -> Tensor:
+        n = torch.sub(z, z.mean(-1, keepdim=True), out=self.scratch(self.beta, z.shape, z))
+        variance = torch.linalg.vector_norm(n, dim=-1, keepdim=True).square_().div_(z.shape[-1])
+        self.rstd = variance.add_(self.eps).rsqrt_()
+        self.n = n.mul_(self.rstd)
+        h = self.scratch(self.gamma, z.shape, z)
+        return torch.addcmul(w[self.beta][:, None], self.n, w[self.gamma][:, None], out=h)
+
+    def backward(self, w: Weights, d: Tensor, into: Weights, alpha: float, first: bool) -> Tensor:
+        # With e = gamma * dL/dh: dL/dz = (e - mean e - n mean(e n)) / std z.
+        gamma, units = w[self.gamma][:, None], d.shape[-1]
+        dn = torch.mul(d, self.n, out=self.scratch("dn", d.shape, d))
+        mean_e, mean_en = torch.bmm(d, gamma.mT).div_(units), torch.bmm(dn, gamma.mT).div_(units)
+        dbeta, dgamma = d.sum(1), dn.sum(1)
+        dz = d.mul_(gamma).sub_(mean_e).addcmul_(self.n, mean_en, value=-1).mul_(self.rstd)
+        into[self.gamma].add_(dgamma, alpha=alpha)
+        into[self.beta].add_(dbeta, alpha=alpha)
+        return dz
+
+
+class _ReLU:
+    """``h = max(z, 0)``."""
+
+    def __init__(self, layer: nn.ReLU, name: str, scratch: _Scratch) -> None:
+        pass
+
+    def forward(self, w: Weights, z: Tensor) -> Tensor:
+        self.h = z.relu_()
+        return self.h
+
+    def backward(self, w: Weights, d: Tensor, into: Weights, alpha: float, first: bool) -> Tensor:
+        return torch.ops.aten.threshold_backward.grad_input(d, self.h, 0, grad_input=d)
+
+
+KERNELS: dict[type[nn.Module], Any] = {nn.Linear: _Linear, nn.LayerNorm: _LayerNorm, nn.ReLU: _ReLU}
+
+
+class Stack:
+    r"""A chain of Linear, LayerNorm and ReLU layers for R runs at once, with its backward pass written out.
+
+    ``backward`` adds ``alpha`` times the gradient to a set of weights: to zeros for the gradient itself, or to the
+    weights it was taken at for a step of descent, which then costs no memory and no second pass over them.
+
+    Args:
+        layers: The chain; it must start with a Linear layer with bias. Its own weights are not used.
+        prefix: What the names of the weights start with.
+
+    Example:
+        >>> w = {"0.weight": torch.tensor([[[2.0]], [[3.0]]]), "0.bias": torch.zeros(2, 1)}
+        >>> stack = Stack(nn.Sequential(nn.Linear(1, 1)))
+        >>> stack.forward(w, torch.ones(2, 1, 1)).flatten()
+        tensor([2., 3.])
+        >>> stack.backward(w, torch.ones(2, 1, 1), into=w, alpha=-0.5)
+        >>> w["0.weight"].flatten()
+        tensor([1.5000, 2.5000])
+    """
+
+    def __init__(self, layers: nn.Sequential, prefix: str = "") -> None:
+        kinds = [type(layer) for layer in layers]
+        unknown = [kind.__name__ for kind in kinds if kind not in KERNELS]
+        if unknown or not kinds or kinds[0] is not nn.Linear:
+            raise ValueError(
+                f"a Stack is a Linear layer and then Linear, LayerNorm or ReLU layers, got "
+                f"{', '.join(kind.__name__ for kind in kinds) or 'nothing'}; use ModuleRuns for other modules."
+            )
+        scratch = _Scratch()
+        self._kernels = [KERNELS[type(m)](m, f"{prefix}{name}", scratch) for name, m in layers.named_children()]
+
+    def forward(self, w: Weights, x: Tensor) -> Tensor:
+        """From (R, rows, inputs) to (R, rows, outputs); the result is overwritten by the next call."""
+        for kernel in self._kernels:
+            x = kernel.forward(w, x)
+        return x
+
+    def backward(self, w: Weights, d: Tensor, into: Weights, alpha: float = 1.0) -> None:
+        """``into += alpha * gradient`` at ``w``, for the cotangent ``d`` of the last output, which is overwritten."""
+        for i, kernel in reversed(list(enumerate(self._kernels))):
+            d = kernel.backward(w, d, into, alpha, first=i == 0)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    r"""What goes back into the features: the cotangent :math:`-y\,\lambda(v_a)\,v_b / B`.
+
+    Args:
+        climb: What moves to the phantom point: ``"nothing"``, the ``"head"`` (equation 5) or ``"everything"``.
+        star_weights: Whether the importance weights are those at the fixed head v* (else the phantom one).
+        star_rates: Whether the features are weighed by v* (else by the phantom head).
+    """
+
+    climb: str = "nothing"
+    star_weights: bool = False
+    star_rates: bool = False
+
+
+ALGORITHMS = {
+    "sgd": Algorithm(),
+    "lsam": Algorithm(climb="head"),
+    "sam": Algorithm(climb="everything"),
+    "weights": Algorithm(star_weights=True),  # eq. 7 and 10
+    "rates": Algorithm(star_rates=True),  # eq. 8 and 11
+    "both": Algorithm(star_weights=True, star_rates=True),  # eq. 9 and 12
+}
+
+
+class FeatureRuns:
+    r"""Runs of :math:`f(x) = \langle v, \Phi(x)\rangle` with logistic loss; one forward and one backward pass a step.
+
+    .. math:: \tilde v = v + \rho\,\nabla_v L / \|\nabla_v L\|, \qquad
+              \lambda_i(u) = \sigma(-y_i \langle u, \Phi(x_i)\rangle),
+
+    .. math:: \theta \leftarrow \theta
+              + \tfrac{\eta}{B} \sum_i y_i\, \lambda_i(v_a)\, \nabla_\theta \langle v_b, \Phi(x_i)\rangle
+
+    with :math:`(v_a, v_b)` by the table :data:`ALGORITHMS`: SGD and LSAM have the (phantom) head in both places, the
+    interventions a fixed v* in one or both. The head descends along its gradient at the phantom point. Where the
+    algorithm moves everything (SAM), a first pass finds :math:`\tilde w`; algorithms may be mixed, but one SAM run
+    makes its neighbours pay for that pass.
+
+    Args:
+        body: The chain of layers (see :class:`Stack`), shared by the K views of an example, with one output.
+        weights: Shape (R, ...): the body's under ``phi.``, the head's, (R, 1, K), as ``head.weight``. Written to.
+        algorithms: A name in :data:`ALGORITHMS` for each run.
+        rho: Shape (R,); only runs whose algorithm climbs use it.
+        lr: Shape (R,).
+        v_star: Shape (R, K).
+        train_head: Shape (R,), booleans.
+
+    Example:
+        >>> phi = nn.Sequential(nn.Linear(2, 1))
+        >>> w = {"phi.0.weight": torch.eye(2)[None, 1:], "phi.0.bias": torch.zeros(1, 1),
+        ...      "head.weight": torch.ones(1, 1, 2)}
+        >>> one = torch.ones(1)
+        >>> runs = FeatureRuns(phi, w, ["lsam"], 0.5 * one, lr=one, v_star=torch.ones(1, 2), train_head=one.bool())
+        >>> v, phantom = runs.step(torch.tensor([[[[0.0, 3.0], [0.0, 4.0]]]]), torch.ones(1, 1))  # Phi = (3, 4)
+        >>> phantom
+        tensor([[[0.7000, 0.6000]]])
+
+    References:
+        Springer, Nagarajan, Raghunathan, ICLR 2024, sections 5.1 and 6.2, appendix C.
+
+    Differences:
+        Equation 6 as printed lacks the label's sign and equations 10 to 12 the mean. What the head does during the
+        interventions is not said; here it follows its ordinary gradient.
+    """
+
+    def __init__(
+        self,
+        body: nn.Sequential,
+        weights: Weights,
+        algorithms: Sequence[str],
+        rho: Tensor,
+        lr: Tensor,
+        v_star: Tensor,
+        train_head: Tensor,
+    ) -> None:
+        self.phi, self.weights = Stack(body, "phi."), weights
+        table = [ALGORITHMS[name] for name in algorithms]
+
+        def column(values: list[bool]) -> Tensor:
+            return torch.tensor(values, device=rho.device)[:, None, None]
+
+        self._rho_head = column([a.climb == "head" for a in table]) * rho[:, None, None]
+        self._rho_all = column([a.climb == "everything" for a in table]) * rho[:, None, None]
+        self._star_weights, self._star_rates = (
+            column([a.star_weights for a in table]),
+            column([a.star_rates for a in table]),
+        )
+        self._v_star, self._lr = v_star[:, None], lr[:, None, None]
+        self._lr_head = self._lr * train_head[:, None, None]
+        self._climbs, self._sam = bool(self._rho_head.any()), bool(self._rho_all.any())
+        self._intervenes = bool((self._star_weights | self._star_rates).any())
+
+    def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of every run; returns the head before it and the phantom head, each (R, 1, K).
+
+        Args:
+            x: Shape (R, B, K, inputs): each example as the body sees it for each feature.
+            y: Shape (R, B), -1 or 1.
+        """
+        runs, batch, k, inputs = x.shape
+        rows, y = x.reshape(runs, batch * k, inputs), y[..., None]
+        real = self.weights["head.weight"]
+        there = self._displaced(rows, y, k) if self._sam else self.weights
+        P = self.phi.forward(there, rows).view(runs, batch, k)
+        phantom = there["head.weight"]
+        if self._climbs:
+            phantom = phantom + self._rho_head * _unit(_head_gradient(P, _pull(P, phantom, y)))  # eq. 5
+        pull = _pull(P, phantom, y)
+        self.weights["head.weight"] = real - self._lr_head * _head_gradient(P, pull)
+        v_b = phantom
+        if self._intervenes:
+            pull = torch.where(self._star_weights, _pull(P, self._v_star, y), pull)  # eq. 7
+            v_b = torch.where(self._star_rates, self._v_star, phantom)  # eq. 8
+        cotangent = (self._lr * pull * v_b).view(runs, batch * k, 1)
+        self.phi.backward(there, cotangent, into=self.weights, alpha=-1.0)
+        return real, phantom
+
+    def _displaced(self, rows: Tensor, y: Tensor, k: int) -> Weights:
+        """The weights at ``w + rho g/|g|``, the norm over all of a run's weights."""
+        v = self.weights["head.weight"]
+        P = self.phi.forward(self.weights, rows).view(*y.shape[:2], k)
+        pull = _pull(P, v, y)
+        g = {name: torch.zeros_like(t) for name, t in self.weights.items()}
+        g["head.weight"] = _head_gradient(P, pull)
+        self.phi.backward(self.weights, (pull * v).view(*rows.shape[:2], 1), into=g)
+        length = torch.linalg.vector_norm(torch.stack([t.flatten(1).norm(dim=1) for t in g.values()]), dim=0)
+        step = self._rho_all.flatten() / length.clamp_min(torch.finfo(length.dtype).tiny)
+        return {
+            name: torch.addcmul(t, step.view(-1, *[1] * (t.ndim - 1)), g[name]) for name, t in self.weights.items()
+        }
+
+
+def _pull(P: Tensor, v: Tensor, y: Tensor) -> Tensor:
+    """dL/df of each example: ``-y lambda / B``, (R, B, 1)."""
+    return torch.sigmoid(-y * torch.bmm(P, v.mT)) * (y / -y.shape[1])
+
+
+def _head_gradient(P: Tensor, pull: Tensor) -> Tensor:
+    return torch.bmm(pull.mT, P)
+
+
+def _unit(g: Tensor) -> Tensor:
+    """``g/|g|`` for each run, and zero where g is zero."""
+    return g / torch.linalg.vector_norm(g, dim=-1, keepdim=True).clamp_min(torch.finfo(g.dtype).tiny)
+
+
+def stacked(weights: Sequence[Mapping[str, Tensor]], dtype: torch.dtype) -> Weights:
+    """The weights of several runs as one, with the runs in front."""
+    return {name: torch.stack([w[name].detach().to(dtype) for w in weights]) for name in weights[0]}

@@ -1,0 +1,587 @@
+"""The optimizer: any rule around any torch optimizer, in any training loop."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim import Optimizer
+
+from samphire import tree
+from samphire.optim import shadow
+from samphire.optim.protocol import At, Group, Memory, Rule, bind
+from samphire.optim.schedules import check_rho
+from samphire.tree import Vector, dot, norm
+
+Loss = Tensor | float
+Closure = Callable[..., Loss]
+NAN = math.nan
+
+
+@dataclass
+class Report:
+    """What the last step saw, at no extra pass. Entries may be 0-dim tensors; :meth:`numbers` has plain floats.
+
+    Attributes:
+        loss: Clean loss (for one-pass rules, the loss at their displaced point).
+        perturbed_loss: Loss at the last displaced point; NaN if there was none.
+        grad_norm: Norm of the clean gradient, over the parameters the rule asked for.
+        perturbed_grad_norm: Norm of the gradient at the last displaced point.
+        cosine: Cosine between those two gradients, over the same parameters.
+        radius: Length of the last displacement as the weights really moved, after rounding.
+        moved: Share of the displaced coordinates that moved; below 1 only in half precision.
+        passes: Passes of forward and backward used.
+        skipped: Whether the step was skipped because a scaled gradient overflowed.
+    """
+
+    loss: Loss = NAN
+    perturbed_loss: Loss = NAN
+    grad_norm: Loss = NAN
+    perturbed_grad_norm: Loss = NAN
+    cosine: Loss = NAN
+    radius: Loss = 0.0
+    moved: float = 1.0
+    passes: int = 0
+    skipped: bool = False
+
+    @property
+    def gap(self) -> Loss:
+        """Perturbed minus clean loss."""
+        return self.perturbed_loss - self.loss
+
+    def numbers(self) -> dict[str, float]:
+        """Everything as floats, for a logger."""
+        return {name: float(value) for name, value in {**asdict(self), "gap": self.gap}.items()}
+
+
+@dataclass
+class Pass:
+    """One forward and backward, as the loop body or the closure sees it.
+
+    Attributes:
+        index: 0 for the first pass of the step.
+        shadow: Whether this is a repeat at displaced weights. Whatever must happen once per step (a stateful
+            loss, a meter) happens when this is False.
+        moved: The parameters that are displaced.
+        wrt: The parameters whose gradient the rule wants; ``None`` for all.
+        rng: Whether a shadow pass repeats the random numbers of the clean one (``"replay"``).
+        scaler: The scaler in use, if any.
+        loss: Set it, or use :meth:`backward`, to have the losses in ``opt.last``.
+    """
+
+    index: int
+    shadow: bool
+    moved: frozenset[str]
+    wrt: frozenset[str] | None
+    part: slice | Tensor | None
+    rng: str
+    scaler: torch.amp.GradScaler | None
+    loss: Loss | None = None
+
+    @property
+    def examples(self) -> slice | Tensor:
+        """Which examples of the batch take part: index inputs and labels with it."""
+        return slice(None) if self.part is None else self.part
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward, scaled if there is a scaler, and the loss noted."""
+        self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+
+class SharpnessAware(Optimizer):
+    r"""Any rule of the SAM family around any torch optimizer.
+
+    It shares parameter groups and state with ``base``, so schedulers and checkpoints treat it as they treat
+    the base. Two doors: :meth:`step` with a closure, and :meth:`passes` for loops that own forward and backward.
+
+    In every pass but the first over some examples ("shadow passes"), buffers are put back and random numbers
+    repeated: BatchNorm sees clean weights only, dropout masks are the same. Weights come back bit for bit,
+    also after an exception.
+
+    Args:
+        model: The model; several in an ``nn.ModuleList``.
+        base: An optimizer over (some of) its parameters. A group may have a ``rho`` of its own.
+        rule: A rule of ``samphire.optim``, such as ``sam(rho=0.05)``.
+        clip_norm: Largest norm of the gradient that is descended along.
+        clip_value: Largest entry of it.
+        rng: ``"replay"`` the random numbers of the clean pass in the shadow passes, or draw ``"fresh"`` ones.
+        perturbation: Under DistributedDataParallel, ``"global"``: one perturbation from the gradient of the
+            whole batch; ``"local"``: each rank perturbs with its own (m-sharpness), and ranks talk once a step.
+        scaler: A ``torch.amp.GradScaler`` in use. Every pass is unscaled and checked; if one overflows, the
+            whole step is skipped. Call ``scaler.update()`` after each step, as usual.
+
+    Example:
+        >>> model = nn.Linear(2, 1)
+        >>> x, y = torch.randn(8, 2), torch.randn(8, 1)
+        >>> opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), sam(rho=0.05))
+        >>> def closure():
+        ...     opt.zero_grad()
+        ...     loss = nn.functional.mse_loss(model(x), y)
+        ...     loss.backward()
+        ...     return loss
+        >>> loss = opt.step(closure)
+        >>> opt.last.passes, round(float(opt.last.radius), 4)
+        (2, 0.05)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        base: Optimizer,
+        rule: Rule,
+        *,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        rng: Literal["replay", "fresh"] = "replay",
+        perturbation: Literal["global", "local"] = "global",
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
+        _check_choice("rng", rng, ("replay", "fresh"))
+        _check_choice("perturbation", perturbation, ("global", "local"))
+        _check_clip("clip_norm", clip_norm)
+        _check_clip("clip_value", clip_value)
+        if not isinstance(base, Optimizer):
+            raise TypeError(
+                f"base must be a torch.optim.Optimizer instance, got {base!r}; build it first, "
+                "as in torch.optim.SGD(model.parameters(), lr=0.1)."
+            )
+        if not hasattr(rule, "gradient"):
+            raise TypeError(f"rule must be a rule such as samphire.sam(rho=0.05), got {rule!r}.")
+        self.model, self.base, self.rule = model, base, bind(rule, model)
+        self.clip_norm, self.clip_value, self.rng = clip_norm, clip_value, rng
+        self.perturbation, self.scaler = perturbation, scaler
+        self.last = Report()
+        self._kept: dict[str, Tensor] = {}
+        self._memories: list[Memory] = []  # one per accumulated micro-batch; one in all as a rule
+        self._runs = 0  # finished loops over passes since the last step
+        self._overflowed = self._warned = self._in_pass = self._in_micro_batch = False
+        self._open: weakref.ref[Generator[Pass, None, None]] | None = None
+        self._verdict = _Verdict()
+        self._ready = False
+        super().__init__(base.param_groups, base.defaults)
+        self._ready = True
+        self._adopt_base()
+
+    def _adopt_base(self) -> None:
+        self.param_groups, self.state = self.base.param_groups, self.base.state
+        names = {p: name for name, p in tree.named_parameters(self.model).items()}
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p not in names:
+                    raise ValueError(
+                        f"the base optimizer holds a parameter of shape {tuple(p.shape)} that is not in the model; "
+                        "build both from one model (before or after wrapping, but the same parameters)."
+                    )
+            if "rho" in group:
+                check_rho(group["rho"], "a group's rho")
+        self._group_names = [tuple(names[p] for p in group["params"]) for group in self.param_groups]
+        self._named = {names[p]: p for group in self.param_groups for p in group["params"]}
+        self._others = [p for p, name in names.items() if name not in self._named]
+        sharded = any(tree.is_sharded(p) for p in self._named.values())
+        if sharded and self.perturbation == "local":
+            raise ValueError(
+                "perturbation='local' needs whole parameters on each rank, got sharded ones; use 'global'."
+            )
+
+    # ---------------------------------------------------------------------------- the two doors
+
+    def step(  # type: ignore[override]
+        self,
+        closure: Closure | Sequence[Closure] | None = None,
+        *,
+        n: int | None = None,
+        micro: Literal["full", "m"] = "full",
+    ) -> Loss:
+        """Run the rule's passes, then the base optimizer; return the clean loss.
+
+        Args:
+            closure: Zeroes gradients, runs forward and backward, returns the loss; it may take the
+                :class:`Pass` as an argument. A sequence of closures accumulates micro-batches: each runs
+                backward on its share of the loss (divide by their number) and does not zero gradients.
+                Without one, the gradient that :meth:`passes` left is applied.
+            n: Examples in the batch, for rules that work on parts of it.
+            micro: For several closures: ``"full"`` perturbs once for all of them (the same as one big batch);
+                ``"m"`` perturbs for each by itself (m-sharpness), then averages.
+        """
+        if closure is None:
+            self._clip()
+            return self._apply()
+        _check_choice("micro", micro, ("full", "m"))
+        closures = [closure] if callable(closure) else list(closure)
+        if not closures:
+            raise ValueError("step got an empty list of closures; give one for each micro-batch.")
+        batches = [closures] if micro == "full" else [[c] for c in closures]
+        if _steps_by_closure(self.base):
+            return self.base.step(lambda: float(self._evaluate(batches, n)))
+        loss = self._evaluate(batches, n)
+        self._apply()
+        return loss
+
+    def passes(self, n: int | None = None) -> Iterator[Pass]:
+        """The passes of one step, for loops that own forward and backward.
+
+        Run forward and backward in the body, once or for each micro-batch, then :meth:`step`. Gradients are
+        managed: no ``zero_grad`` is needed. Two loops before one step add up, as two backwards would, so the
+        two kinds of accumulation are the two ways to nest::
+
+            for p in opt.passes():                      # "full": one perturbation for the whole batch
+                for x, y in micro_batches:
+                    p.backward(criterion(model(x), y) / k)
+            opt.step()
+
+            for x, y in micro_batches:                  # "m": one perturbation per micro-batch
+                for p in opt.passes():
+                    p.backward(criterion(model(x), y) / k)
+            opt.step()
+
+        Leaving the loop early, by ``break`` or an exception, puts everything back.
+        """
+        left_open = self._open() if self._open is not None else None
+        if left_open is not None:
+            left_open.close()
+        run = self._run(n)
+        self._open = weakref.ref(run)
+        return run
+
+    def _evaluate(self, batches: Sequence[Sequence[Closure]], n: int | None) -> Loss:
+        """The rule's gradient of these closures, left in ``.grad``; the clean loss."""
+        total: Loss = 0.0
+        self._runs = 0
+        self._in_micro_batch = sum(map(len, batches)) > 1
+        try:
+            for closures in batches:
+                for p in self.passes(n):
+                    with torch.enable_grad():
+                        for closure in closures:
+                            _call(closure, p)
+                total = total + self.last.loss
+        finally:
+            self._in_micro_batch = False
+        self._clip()
+        return total
+
+    def _clip(self) -> None:
+        if self._overflowed:
+            return
+        if self.clip_norm is not None:
+            clip_grad_norm_(self._named.values(), self.clip_norm)
+        if self.clip_value is not None:
+            clip_grad_value_(self._named.values(), self.clip_value)
+
+    def _apply(self) -> Loss:
+        """The base optimizer's step, unless a pass overflowed."""
+        if self._in_pass:
+            raise RuntimeError("step() was called inside the loop over passes(); call it once, after the loop.")
+        if not self._runs:
+            raise TypeError(
+                "SharpnessAware.step needs the loss more than once. Give it a closure that zeroes gradients, runs "
+                "forward and backward and returns the loss: opt.step(closure). Or loop: "
+                "'for p in opt.passes(): p.backward(loss_of(model))', then opt.step()."
+            )
+        if hasattr(self, "grad_scale") and self._live_scaler() is None:
+            raise RuntimeError(
+                "scaler.step(opt) was called, but the passes were not unscaled; pass scaler= to SharpnessAware."
+            )
+        self.last.skipped = self._overflowed
+        if (scaler := self._live_scaler()) is not None:
+            self._verdict.tell(scaler, self._overflowed, next(iter(self._named.values())).device)
+        if not self._overflowed:
+            self.base.step()
+        self._runs, self._overflowed = 0, False
+        return self.last.loss
+
+    # ---------------------------------------------------------------------------- one run of the rule
+
+    def _run(self, n: int | None) -> Generator[Pass, None, None]:
+        """Drive the rule: one turn of the loop for each of its requests."""
+        memory = self._memory(n)
+        earlier = {name: p.grad for name, p in self._named.items()} if self._runs else {}
+        watch = _Watch(n)
+        rng: shadow.RngState = {}
+        descent: Vector | None = None
+        asking = self.rule.gradient(Vector({name: p.detach() for name, p in self._named.items()}), memory)
+        try:
+            request = next(asking)
+            while descent is None:
+                p = self._next_pass(request, watch.report.passes)
+                if not p.shadow and self.rng == "replay":
+                    rng = shadow.rng_state({q.device for q in self._named.values()})
+                self._set_grads({})
+                with self._surroundings(request.eps, p, rng):
+                    del request  # with it goes what may be the last reference to the clean gradient
+                    yield p
+                    g = self._collect(p)
+                    watch.saw(p, g, self._named, self._kept)
+                self._overflowed |= p.scaler is not None and not tree.finite(g)
+                if self._overflowed and not self._perturbs_locally():
+                    descent = g
+                    break
+                try:
+                    request = asking.send(g)
+                    watch.remember(g, parallel=request.eps.tensors is g.tensors)
+                    del g
+                except StopIteration as finished:
+                    descent = finished.value
+        finally:
+            asking.close()
+            if descent is None:
+                self._set_grads(earlier)
+        self._finish(descent, earlier, memory)
+        self.last = watch.report
+        self._warn_if_rounded_away()
+
+    def _next_pass(self, request: At, index: int) -> Pass:
+        moved = frozenset(request.eps)
+        is_shadow = index > 0 and bool(moved)
+        return Pass(index, is_shadow, moved, request.wrt, request.examples, self.rng, self._live_scaler())
+
+    @contextmanager
+    def _surroundings(self, eps: Vector, p: Pass, rng: shadow.RngState) -> Iterator[None]:
+        """Everything that is different during a pass, and put back after it."""
+        with ExitStack() as stack:
+            stack.enter_context(tree.displaced(self._named, eps, self._kept))
+            del eps
+            if p.shadow:
+                stack.enter_context(shadow.frozen_buffers(self.model))
+                stack.enter_context(_kept_grads(self._others))
+                stack.enter_context(shadow.replayed_rng(rng) if rng else nullcontext())
+            if self._perturbs_locally():
+                stack.enter_context(_data_parallel(self.model).no_sync())  # type: ignore[union-attr]
+            self._in_pass = True
+            try:
+                yield
+            finally:
+                self._in_pass = False
+
+    def _memory(self, n: int | None) -> Memory:
+        """The memory of this micro-batch, as a copy to throw away if the passes fail."""
+        memory = self._memories[self._runs].copy() if self._runs < len(self._memories) else Memory()
+        memory.n = n
+        memory.groups = tuple(
+            Group(names, float(group["lr"]) if "lr" in group else None, group.get("rho"))
+            for names, group in zip(self._group_names, self.param_groups, strict=True)
+        )
+        return memory
+
+    def _collect(self, p: Pass) -> Vector:
+        """The gradients of a pass, unscaled, no longer the parameters'."""
+        ddp = _data_parallel(self.model)
+        reused = ddp is not None and ddp.gradient_as_bucket_view
+        found = {}
+        for name, q in self._named.items():
+            if q.grad is not None and (p.wrt is None or name in p.wrt):
+                grad = q.grad.detach()
+                found[name] = grad.clone() if reused else grad
+        self._set_grads({})
+        return Vector(found, 1.0 if p.scaler is None else 1.0 / p.scaler.get_scale())
+
+    def _finish(self, descent: Vector, earlier: Mapping[str, Tensor | None], memory: Memory) -> None:
+        """Leave the gradient in ``.grad``, on top of what earlier micro-batches left; keep the memory."""
+        if self._perturbs_locally():
+            descent = self._averaged_over_ranks(descent)
+            self._overflowed |= self._live_scaler() is not None and not tree.finite(descent)
+        self._set_grads((Vector({n: g for n, g in earlier.items() if g is not None}) + descent).dense())
+        if not self._overflowed:
+            memory.step += 1
+            self._memories[self._runs : self._runs + 1] = [memory]
+        self._runs += 1
+
+    def _set_grads(self, grads: Mapping[str, Tensor | None]) -> None:
+        for name, p in self._named.items():
+            grad = grads.get(name)
+            p.grad = None if grad is None else grad.to(p.dtype)
+
+    def _averaged_over_ranks(self, v: Vector) -> Vector:
+        """The mean over data-parallel ranks, in one all-reduce for each kind of tensor."""
+        ddp = _data_parallel(self.model)
+        assert ddp is not None
+        entries = v.dense()
+        kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+        for name, p in self._named.items():
+            if p.requires_grad:
+                kinds.setdefault((p.device, p.dtype), []).append(name)
+        mean = {}
+        for names in kinds.values():
+            shapes = [self._named[name].shape for name in names]
+            flat = torch.cat(
+                [entries[n].to_dense().reshape(-1) if n in entries else torch.zeros(s.numel()).to(self._named[n])
+                 for n, s in zip(names, shapes, strict=True)]
+            )  # fmt: skip
+            torch.distributed.all_reduce(flat, group=ddp.process_group)
+            flat /= torch.distributed.get_world_size(ddp.process_group)
+            parts = flat.split([s.numel() for s in shapes])
+            mean.update({name: part.view(s) for name, part, s in zip(names, parts, shapes, strict=True)})
+        return Vector(mean)
+
+    def _perturbs_locally(self) -> bool:
+        return self.perturbation == "local" and _data_parallel(self.model) is not None
+
+    def _live_scaler(self) -> torch.amp.GradScaler | None:
+        return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
+
+    def _warn_if_rounded_away(self) -> None:
+        if self.last.moved < 0.5 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the perturbation rounds away: {self.last.moved:.0%} of the displaced weights moved, the radius is "
+                f"{float(self.last.radius):.3g}; keep the weights in float32 (autocast for speed) or raise rho.",
+                stacklevel=3,
+            )
+
+    # ---------------------------------------------------------------------------- torch.optim's contract
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, also those accumulated from earlier micro-batches."""
+        if self._in_micro_batch and self._in_pass:
+            raise RuntimeError(
+                "zero_grad() inside one of several closures would throw away the other micro-batches' gradients; "
+                "leave it out, step() does it."
+            )
+        self.base.zero_grad(set_to_none)
+        if not self._in_pass:
+            self._runs, self._overflowed = 0, False
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base optimizer."""
+        if not self._ready:
+            return super().add_param_group(param_group)
+        self.base.add_param_group(param_group)
+        return self._adopt_base()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The base optimizer's state and the rule's memory; never any weights."""
+        return {**self.base.state_dict(), "samphire": [memory.state() for memory in self._memories]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a state of ours, or a plain one of the base optimizer."""
+        plain = {key: value for key, value in state_dict.items() if key != "samphire"}
+        self.base.load_state_dict(plain)
+        self._memories = [Memory.from_state(m, self._named) for m in state_dict.get("samphire", [])]
+        self._adopt_base()
+
+    def __getstate__(self) -> dict[str, Any]:
+        temporary: dict[str, Any] = {"_open": None, "_kept": {}}
+        return {k: temporary.get(k, v) for k, v in self.__dict__.items() if k != "step"}  # a scheduler wraps step
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.rule!r}, base={self.base!r})"
+
+    _step_supports_amp_scaling = True  # so scaler.step(opt) after passes() hands over instead of unscaling again
+
+
+@dataclass
+class _Watch:
+    """Collects the report of one run."""
+
+    n: int | None
+    report: Report = field(default_factory=Report)
+    clean: Vector | None = None
+    parallel: bool = False  # whether the displacement is a multiple of the clean gradient, which need not be kept
+    losses: list[Loss] = field(default_factory=list)
+    shadow_losses: list[Loss] = field(default_factory=list)
+
+    def remember(self, g: Vector, parallel: bool) -> None:
+        if self.clean is None:
+            self.parallel = parallel
+            self.clean = None if parallel else g
+
+    def saw(self, p: Pass, g: Vector, w: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
+        report = self.report
+        report.passes += 1
+        share = self._share(p)
+        loss = NAN if p.loss is None else p.loss * share
+        if not p.shadow:
+            self.clean = None
+            self.losses.append(loss)
+            self.shadow_losses.append(NAN)
+            report.grad_norm = norm(g)
+        if p.moved:
+            self.shadow_losses[-1] = loss
+            moved = tree.measure_displacement(w, {name: kept[name] for name in p.moved}, g)
+            report.radius, report.moved, report.perturbed_grad_norm = moved.length, moved.moved, norm(g)
+            if self.clean is not None:
+                report.cosine = dot(self.clean, g) / (norm(self.clean) * norm(g.only(self.clean.tensors)))
+            elif self.parallel:
+                report.cosine = moved.along / (moved.length * norm(g.only(p.moved)))
+        report.loss, report.perturbed_loss = sum(self.losses), sum(self.shadow_losses)
+
+    def _share(self, p: Pass) -> float:
+        """The weight of this pass's loss in the loss of the batch."""
+        if self.n is None or not isinstance(p.part, slice):
+            return 1.0
+        return len(range(*p.part.indices(self.n))) / self.n
+
+
+class _Verdict:
+    """Tells a GradScaler, by its public face, whether this step overflowed: an optimizer of one dummy gradient."""
+
+    param_groups: list[dict[str, Any]]
+
+    def tell(self, scaler: torch.amp.GradScaler, overflowed: bool, device: torch.device) -> None:
+        flag = nn.Parameter(torch.zeros((), device=device))
+        flag.grad = torch.full((), math.inf if overflowed else 0.0, device=device)
+        self.param_groups = [{"params": [flag]}]
+        scaler.unscale_(self)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _kept_grads(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Gradients of parameters that are not ours count once, from the clean pass."""
+    kept = [p.grad for p in parameters]
+    for p in parameters:
+        p.grad = None
+    try:
+        yield
+    finally:
+        for p, grad in zip(parameters, kept, strict=True):
+            p.grad = grad
+
+
+def _data_parallel(model: nn.Module) -> DistributedDataParallel | None:
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, DistributedDataParallel) else None
+
+
+def _steps_by_closure(base: Optimizer) -> bool:
+    """Whether the base evaluates the loss itself, as LBFGS does."""
+    closure = inspect.signature(base.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def _call(closure: Closure, p: Pass) -> None:
+    takes_pass = any(
+        q.default is q.empty and q.kind in (q.POSITIONAL_ONLY, q.POSITIONAL_OR_KEYWORD)
+        for q in inspect.signature(closure).parameters.values()
+    )
+    if p.part is not None and not takes_pass:
+        raise TypeError(
+            "this rule works on parts of the batch, but the closure takes no argument; write 'def closure(p)' and "
+            "use x[p.examples], y[p.examples]."
+        )
+    before = p.loss
+    loss = closure(p) if takes_pass else closure()
+    if loss is None:
+        raise TypeError("the closure returned None; it must return the loss (end it with 'return loss').")
+    loss = loss.detach() if isinstance(loss, Tensor) else loss
+    p.loss = loss if before is None else before + loss
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+def _check_clip(name: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ValueError(f"{name} must be > 0 or None, got {value!r}.")
