@@ -280,7 +280,7 @@ def test_rules_run_inside_vmap_over_rho_and_equal_the_loop(name):
 def test_asam_scales_what_it_is_told_to():
     w = {"conv.weight": torch.full((2, 2), 2.0), "bn.weight": torch.full((2,), 2.0), "bn.bias": torch.full((2,), 2.0)}
     ones = Vector({n: torch.ones_like(t) for n, t in w.items()})
-    factors = lambda scaled: {n: t.mean().item() for n, t in asam(eta=0.5, scaled=scaled).climb.metric(Vector(w), ones).dense().items()}  # noqa: E501  # fmt: skip
+    factors = lambda scaled: {n: t.mean().item() for n, t in asam(eta=0.5, scaled=scaled).climb.metric(Vector(w), ones).dense().items()}  # fmt: skip
     assert factors("weights") == {"conv.weight": 2.5, "bn.weight": 2.5, "bn.bias": 1.0}
     assert factors("matrices") == {"conv.weight": 2.5, "bn.weight": 1.0, "bn.bias": 1.0}
     assert factors("all") == {"conv.weight": 2.5, "bn.weight": 2.5, "bn.bias": 2.5}

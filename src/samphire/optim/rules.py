@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from samphire import tree
 from samphire.optim import scopes
-from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Memory, Rule
+from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Examples, Memory, Rule
 from samphire.optim.schedules import Rho, check_rho
 from samphire.optim.scopes import Scope
 from samphire.tree import Vector, norm, project, unit
@@ -117,10 +117,12 @@ def asam(rho: Rho = 0.5, eta: float = 0.01, scaled: Literal["weights", "matrices
 
 
 def lsam(rho: Rho = 0.05, head: str | Iterable[str] | Scope = scopes.head) -> Sam:
-    r"""Last-layer SAM: climb with the head alone, descend with everything.  Two passes; one with ``LastLayer``.
+    r"""Last-layer SAM: climb with the head alone, descend with everything.  Two passes; one by ``split``.
 
     .. math:: \tilde v = v + \rho\, \nabla_v L / \|\nabla_v L\|, \qquad
               \text{descend along } \nabla_{(\theta, v)} L(\theta, \tilde v).
+
+    ``split(model).one_pass`` makes a closure that takes this step at the cost of SGD.
 
     Args:
         rho: Length of the step, measured over the head.
@@ -280,9 +282,10 @@ class Gnp:
 
 
 def gnp(rho: Rho = 0.1, a: float = 0.8, clean: Literal["gradient", "unit"] = "gradient") -> Gnp:
-    r"""Penalise the gradient norm: :math:`L + \lambda \|\nabla L\|` with :math:`a = \lambda/\rho`.  Two passes.
+    r"""Gradient-norm penalty: minimise the loss plus a multiple of its gradient's norm.  Two passes.
 
-    .. math:: \text{descend along } (1-a)\, g + a\, \nabla L(w + \rho g/\|g\|).
+    .. math:: L + \lambda \|\nabla L\|: \qquad \text{descend along } (1-a)\, g + a\, \nabla L(w + \rho g/\|g\|),
+              \quad a = \lambda/\rho.
 
     With ``a=1`` this is SAM.
 
@@ -517,11 +520,20 @@ class MSharpness:
 def _on_examples(part: slice, asking: Asking) -> Asking:
     request = next(asking)
     while True:
-        g = yield replace(request, examples=part)
+        g = yield replace(request, examples=_within(part, request.examples))
         try:
             request = asking.send(g)
         except StopIteration as done:
             return done.value
+
+
+def _within(part: slice, inner: Examples) -> Examples:
+    """Examples counted from the start of a part, counted from the start of the batch."""
+    if inner is None:
+        return part
+    if isinstance(inner, slice):
+        return slice(part.start + inner.start, part.start + inner.stop)
+    return inner + part.start
 
 
 def m_sharpness(m: int = 16, rule: Rule = Sam(0.05)) -> MSharpness:

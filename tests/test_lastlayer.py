@@ -1,0 +1,201 @@
+"""One-pass LSAM against the two-pass form, bit for bit, and finding the head."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from cases import weights
+from samphire import optim
+from samphire.optim import SharpnessAware, asam, every, gsam, lsam, sam, split
+
+
+class Net(nn.Module):
+    """A body with BatchNorm and dropout, and a head with a dropout of its own."""
+
+    def __init__(self, head=None):
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten())
+        self.fc = head or nn.Linear(36, 3)
+
+    def forward(self, x):
+        return self.fc(self.conv(x))
+
+
+HEADS = {
+    "linear": lambda: nn.Linear(36, 3),
+    "mlp with dropout and BatchNorm": lambda: nn.Sequential(
+        nn.Dropout(0.5), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+    ),
+}
+LOSSES = {
+    "cross entropy": lambda out, y: cross_entropy(out, y),
+    "squared, on a reshaped output": lambda out, y: (out.softmax(-1).reshape(-1) - 0.3).square().sum() + 0 * y.sum(),
+}
+HEAD_RULES = {
+    "lsam": lsam(0.2, head="fc"),
+    "asam on the head": optim.on("fc", asam(0.3)),
+    "gsam on the head": optim.on("fc", gsam(0.2)),
+    "every second": every(2, lsam(0.2, head="fc")),
+    "looksam on the head": optim.on("fc", optim.looksam(0.2, k=2)),
+}
+
+
+def train(one_pass, rule, head, loss, dtype=torch.float32, steps=4, rng="replay"):
+    torch.manual_seed(0)
+    model = Net(head()).to(dtype)
+    opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), rule, rng=rng)
+    layers = split(model, "fc")
+    seen, bodies = [], []
+    model.conv.register_forward_pre_hook(lambda *_: bodies.append(1))
+    for _ in range(steps):
+        x, y = torch.randn(6, 2, 5, 5, dtype=dtype), torch.randint(3, (6,))
+        if one_pass:
+            closure = layers.one_pass(lambda: model(x), lambda out: loss(out, y))  # noqa: B023
+        else:
+            closure = lambda p: p.backward(loss(model(x), y)) or p.loss  # noqa: B023
+        seen.append(float(opt.step(closure)))
+        seen += [float(opt.last.perturbed_loss), float(opt.last.radius)]
+    return copy.deepcopy(model.state_dict()), seen, len(bodies), torch.rand(())
+
+
+@pytest.mark.parametrize("rule", HEAD_RULES.values(), ids=HEAD_RULES)
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_one_pass_is_bit_identical_to_two_passes(rule, head, loss):
+    once, seen_once, _, next_random = train(True, rule, head, loss)
+    twice, seen_twice, _, next_random_twice = train(False, rule, head, loss)
+    for name in once:
+        assert torch.equal(once[name], twice[name]), name
+    assert str(seen_once) == str(seen_twice)  # NaN where a step was not perturbed
+    assert torch.equal(next_random, next_random_twice)
+
+
+def test_the_body_runs_once_per_step():
+    assert train(True, HEAD_RULES["lsam"], HEADS["linear"], LOSSES["cross entropy"])[2] == 4
+    assert train(False, HEAD_RULES["lsam"], HEADS["linear"], LOSSES["cross entropy"])[2] == 8
+
+
+def test_one_pass_under_autocast_and_scaler():
+    def run(one_pass):
+        torch.manual_seed(0)
+        model = Net()
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(0.2), scaler=scaler)
+        x, y = torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+
+        def forward():
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(x)
+
+        loss = lambda out: cross_entropy(out.float(), y)
+        opt.step(
+            split(model).one_pass(forward, loss) if one_pass else lambda p: p.backward(loss(forward())) or p.loss
+        )
+        scaler.update()
+        return model.state_dict()
+
+    once, twice = run(True), run(False)
+    for name in once:
+        assert torch.equal(once[name], twice[name]), name
+
+
+def test_clean_loss_and_weights_after_an_exception_in_the_loss():
+    model = Net()
+    opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(0.2))
+    before, x, y = weights(model), torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+    calls = []
+
+    def loss(out):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyError("boom")
+        return cross_entropy(out, y)
+
+    with pytest.raises(KeyError, match="boom"):
+        opt.step(split(model).one_pass(lambda: model(x), loss))
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name])
+    assert not model.fc._forward_hooks
+    assert not model.fc._forward_pre_hooks
+
+
+class Tail(Net):
+    def forward(self, x):
+        return super().forward(x).log_softmax(-1)
+
+
+class TwoHeads(Net):
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(36, 3)
+
+
+def test_bad_use_gets_one_sentence():
+    x, y = torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+
+    def attempt(model, rule, head=None):
+        opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), rule)
+        opt.step(split(model, head).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)), n=6)
+
+    for call, kind, message in [
+        (
+            lambda: attempt(Tail(), lsam()),
+            ValueError,
+            "forward returned something else than the output of the head 'fc'",
+        ),
+        (lambda: attempt(TwoHeads(), lsam()), RuntimeError, "the model ran without calling its head 'unused'"),
+        (lambda: attempt(Net(), sam()), ValueError, "the rule moves 'conv.0.bias', outside the head 'fc'; use lsam"),
+        (lambda: attempt(Net(), optim.m_sharpness(2, lsam())), TypeError, "takes it in parts"),
+        (lambda: split(Net(), "head"), ValueError, "no module named 'head'; it has conv, conv.0"),
+        (lambda: split(Net(), nn.Linear(1, 1)), ValueError, "is not a module of the model"),
+        (lambda: split(nn.Conv2d(1, 1, 1)), ValueError, "Conv2d has no Linear layer"),
+    ]:
+        with pytest.raises(kind, match=message):
+            call()
+    attempt(TwoHeads(), lsam(head="fc"), head="fc")
+
+
+class Named(nn.Module):
+    """A stand-in for a family of architectures: where its classifier sits."""
+
+    def __init__(self, **children):
+        super().__init__()
+        for name, child in children.items():
+            self.add_module(name, child)
+
+
+ARCHITECTURES = {
+    "resnet": (Named(conv1=nn.Conv2d(3, 4, 1), fc=nn.Linear(4, 2)), "fc"),
+    "vgg": (
+        Named(features=nn.Conv2d(3, 4, 1), classifier=nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))),
+        "classifier.2",
+    ),
+    "vit": (Named(encoder=nn.Linear(4, 4), heads=Named(head=nn.Linear(4, 2))), "heads.head"),
+    "bert": (
+        Named(bert=Named(pooler=nn.Linear(4, 4)), dropout=nn.Dropout(), classifier=nn.Linear(4, 2)),
+        "classifier",
+    ),
+    "timm": (
+        Named(blocks=nn.Linear(4, 4), norm=nn.LayerNorm(4), head=nn.Linear(4, 2), head_drop=nn.Dropout()),
+        "head",
+    ),
+}
+
+
+@pytest.mark.parametrize(("model", "name"), ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_split_finds_the_head_and_says_which(model, name):
+    found = split(model)
+    assert found.name == name
+    assert found.parameters == {f"{name}.weight", f"{name}.bias"}
+    assert f"head={name!r}" in repr(found)
+    assert split(model, found.head).name == name
+    assert split(torch.compile(model)).name == name
+
+
+def test_features_are_what_the_head_is_given():
+    model = Net().eval()
+    x = torch.randn(3, 2, 5, 5)
+    assert torch.equal(split(model).features(x), model.conv(x))

@@ -1,0 +1,125 @@
+"""The shape of the project: layers, light imports, documented names, a README that runs."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import samphire
+from samphire import optim
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "samphire"
+
+# A file may import from layers above its own in this list, and from its own folder.
+LAYERS = [
+    {"tree", "records"},
+    {"optim", "models", "data"},
+    {"probes", "mechanisms", "landscape"},
+    {"train"},
+    {"sweep", "report"},
+    {"experiments", "integrations"},
+    {"cli"},
+]
+LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
+# What measures must not depend on how steps are taken.
+STEPS = {"samphire.optim.step", "samphire.optim.lastlayer", "samphire.optim.batched", "samphire.optim.shadow"}
+
+
+def imports(path):
+    """The samphire modules a file imports anywhere in it, in full."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("samphire"))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("samphire"):
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield (
+                    full
+                    if node.module == "samphire"
+                    or (SOURCE.parent / full.replace(".", "/")).with_suffix(".py").exists()
+                    else node.module
+                )
+
+
+def part(module):
+    return module.split(".")[1] if "." in module else None
+
+
+def violations(path, found):
+    here = path.relative_to(SOURCE).with_suffix("").parts[0]
+    for module in found:
+        there = part(module)
+        if there is None or there not in LAYER:
+            yield f"{path.name} imports {module}, which is in no layer"
+        elif there != here and LAYER[there] >= LAYER[here]:
+            yield f"{path.name} (layer {LAYER[here]}) imports {module} (layer {LAYER[there]})"
+        elif LAYER[here] == 2 and module in STEPS:
+            yield f"{path.name} measures, so it must not import {module}"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py"], ids=lambda p: str(p.relative_to(SOURCE))
+)
+def test_imports_go_upwards_only(path):
+    assert not list(violations(path, imports(path)))
+
+
+def test_the_layer_test_can_fail():
+    assert list(violations(SOURCE / "tree.py", ["samphire.optim"]))
+    assert list(violations(SOURCE / "models.py", ["samphire.data"]))
+    assert list(violations(SOURCE / "landscape.py", ["samphire.optim.step"]))
+    assert list(violations(SOURCE / "cli.py", ["samphire.utils"]))
+    assert not list(violations(SOURCE / "optim" / "step.py", ["samphire.optim.rules", "samphire.tree"]))
+
+
+def test_import_is_light():
+    heavy = (
+        "matplotlib",
+        "ray",
+        "lightning",
+        "sklearn",
+        "PIL",
+        "torchvision",
+        "transformers",
+        "scipy",
+        "pandas",
+        "typer",
+    )
+    code = f"import sys, samphire; print([m for m in {heavy} if m in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "name", [f"samphire.{n}" for n in samphire.__all__] + [f"samphire.optim.{n}" for n in optim.__all__]
+)
+def test_every_public_name_is_documented(name):
+    thing = getattr(optim if ".optim." in name else samphire, name.rpartition(".")[2])
+    assert (thing.__doc__ or "").strip()
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    assert re.search(rf"`{name.rpartition('.')[2]}\b", reference), f"{name} is not in docs/reference.md"
+
+
+@pytest.mark.parametrize("name", optim.RULES)
+def test_every_rule_has_example_and_passes_in_its_docstring(name):
+    doc = optim.RULES[name].__doc__
+    assert "passes" in doc.split("\n")[0].lower() or "pass" in doc.split("\n")[0].lower()
+    assert ">>>" in doc
+    assert "Args:" in doc
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/reference.md"])
+def test_code_in_the_pages_runs(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
+    assert blocks
+    scope = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), scope)
+
+
+def test_versions_agree():
+    assert samphire.__version__ in (ROOT / "CHANGELOG.md").read_text()
