@@ -92,12 +92,12 @@ def one_pass(rank):
         opt = SharpnessAware(model, sgd(model), lsam(0.2), perturbation="local")
         x, y = x[HALVES[rank]], y[HALVES[rank]]
         for _ in range(2):
-            loss = lambda out: cross_entropy(out, y)  # noqa: B023
+            loss = lambda out: cross_entropy(out, y)
             opt.step(
                 split(model).one_pass(lambda: model(x), loss)
                 if once
                 else lambda p: p.backward(loss(model(x))) or p.loss
-            )  # noqa: B023
+            )
         runs.append(weights(inner))
     inner, x, y = problem()
     model = DistributedDataParallel(inner)

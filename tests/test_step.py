@@ -1,6 +1,7 @@
 """The contract of SharpnessAware, each line over all rules where it applies."""
 
 import copy
+import gc
 import io
 import math
 import pickle
@@ -75,7 +76,7 @@ def test_closure_is_called_once_per_pass():
         opt, count = SharpnessAware(model, sgd(model), r), []
         closure = closure_of(opt, model, x, y)
         for _ in range(steps):
-            opt.step(lambda p: count.append(1) or closure(p))  # noqa: B023
+            opt.step(lambda p: count.append(1) or closure(p))
         assert len(count) == calls
 
 
@@ -211,8 +212,8 @@ def test_weights_buffers_grads_and_memory_survive_an_exception_in_any_pass(r):
         calls = []
 
         def failing(p):
-            calls.append(p)  # noqa: B023
-            if len(calls) == fatal + 1:  # noqa: B023
+            calls.append(p)
+            if len(calls) == fatal + 1:
                 model(x)
                 raise Boom
             return closure(p)
@@ -745,6 +746,41 @@ def test_report_equals_an_independent_computation(name):
     assert seen["cosine"] == pytest.approx(cosine.item(), rel=1e-9)
     assert seen["passes"] == 2
     assert seen["moved"] == 1
+
+
+def test_report_of_four_passes_compares_the_last_with_the_clean_one():
+    model, x, y = problem()
+    seen = []
+    opt = SharpnessAware(model, sgd(model), optim.gam(0.3, r=0.1))
+    for p in opt.passes():
+        p.backward(cross_entropy(model(x), y))
+        seen.append(torch.cat([q.grad.reshape(-1) for q in model.parameters()]))
+    assert float(opt.last.cosine) == pytest.approx(torch.cosine_similarity(seen[0], seen[3], dim=0).item(), rel=1e-12)
+    assert float(opt.last.perturbed_grad_norm) == pytest.approx(seen[3].norm().item(), rel=1e-12)
+
+
+def test_losses_of_micro_batches_add_up_however_they_are_given():
+    model, x, y = problem()
+    whole = cross_entropy(model(x), y).item()
+
+    def by_pass(part):
+        return lambda p: p.backward(cross_entropy(model(x[part]), y[part]) / 2) or p.loss
+
+    for micro in ("full", "m"):
+        opt = SharpnessAware(model, sgd(model, lr=0.0), sam(0.1))
+        loss = opt.step([by_pass(slice(0, 4)), by_pass(slice(4, 8))], micro=micro)
+        assert float(loss) == pytest.approx(whole, rel=1e-12)
+
+
+def test_clean_gradient_is_not_kept_alive_during_the_second_pass():
+    model, x, y = problem()
+    opt, clean = SharpnessAware(model, sgd(model), sam(0.1)), set()
+    for p in opt.passes():
+        if p.shadow:
+            alive = {t.data_ptr() for t in gc.get_objects() if type(t) is torch.Tensor}
+            assert not clean & alive
+        p.backward(cross_entropy(model(x), y))
+        clean = {q.grad.data_ptr() for q in model.parameters()}
 
 
 def test_report_of_a_step_without_displacement():

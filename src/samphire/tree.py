@@ -37,7 +37,7 @@ class Vector:
         1.0
     """
 
-    __slots__ = ("_norm", "scale", "tensors")
+    __slots__ = ("__weakref__", "_norm", "scale", "tensors")
 
     def __init__(self, tensors: Mapping[str, Tensor] | None = None, scale: Scalar = 1.0) -> None:
         self.tensors = {} if tensors is None else tensors

@@ -1,6 +1,7 @@
 """Sharpness-aware optimization: the rules, and the optimizer that drives them."""
 
 from samphire.optim.lastlayer import Split, split
+from samphire.optim.passes import Pass, Report
 from samphire.optim.protocol import At, Climb, Memory, Rule, bind, on, sharpness_aware_gradient
 from samphire.optim.rules import (
     RULES,
@@ -20,7 +21,7 @@ from samphire.optim.rules import (
 )
 from samphire.optim.schedules import inverse_sqrt, ramp, tied
 from samphire.optim.scopes import below, of_type
-from samphire.optim.step import Pass, Report, SharpnessAware
+from samphire.optim.step import SharpnessAware
 
 __all__ = [
     # the optimizer

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from samphire import tree
 from samphire.optim import scopes, shadow
-from samphire.optim.step import Pass
+from samphire.optim.passes import Pass
 
 
 class Split:

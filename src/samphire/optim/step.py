@@ -8,7 +8,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -19,84 +18,12 @@ from torch.optim import Optimizer
 
 from samphire import tree
 from samphire.optim import shadow
+from samphire.optim.passes import Loss, Pass, Report, Watch
 from samphire.optim.protocol import At, Group, Memory, Rule, bind
 from samphire.optim.schedules import check_rho
-from samphire.tree import Vector, dot, norm
+from samphire.tree import Vector
 
-Loss = Tensor | float
 Closure = Callable[..., Loss]
-NAN = math.nan
-
-
-@dataclass
-class Report:
-    """What the last step saw, at no extra pass. Entries may be 0-dim tensors; :meth:`numbers` has plain floats.
-
-    Attributes:
-        loss: Clean loss (for one-pass rules, the loss at their displaced point).
-        perturbed_loss: Loss at the last displaced point; NaN if there was none.
-        grad_norm: Norm of the clean gradient, over the parameters the rule asked for.
-        perturbed_grad_norm: Norm of the gradient at the last displaced point.
-        cosine: Cosine between those two gradients, over the same parameters.
-        radius: Length of the last displacement as the weights really moved, after rounding.
-        moved: Share of the displaced coordinates that moved; below 1 only in half precision.
-        passes: Passes of forward and backward used.
-        skipped: Whether the step was skipped because a scaled gradient overflowed.
-    """
-
-    loss: Loss = NAN
-    perturbed_loss: Loss = NAN
-    grad_norm: Loss = NAN
-    perturbed_grad_norm: Loss = NAN
-    cosine: Loss = NAN
-    radius: Loss = 0.0
-    moved: float = 1.0
-    passes: int = 0
-    skipped: bool = False
-
-    @property
-    def gap(self) -> Loss:
-        """Perturbed minus clean loss."""
-        return self.perturbed_loss - self.loss
-
-    def numbers(self) -> dict[str, float]:
-        """Everything as floats, for a logger."""
-        return {name: float(value) for name, value in {**asdict(self), "gap": self.gap}.items()}
-
-
-@dataclass
-class Pass:
-    """One forward and backward, as the loop body or the closure sees it.
-
-    Attributes:
-        index: 0 for the first pass of the step.
-        shadow: Whether this is a repeat at displaced weights. Whatever must happen once per step (a stateful
-            loss, a meter) happens when this is False.
-        moved: The parameters that are displaced.
-        wrt: The parameters whose gradient the rule wants; ``None`` for all.
-        rng: Whether a shadow pass repeats the random numbers of the clean one (``"replay"``).
-        scaler: The scaler in use, if any.
-        loss: Set it, or use :meth:`backward`, to have the losses in ``opt.last``.
-    """
-
-    index: int
-    shadow: bool
-    moved: frozenset[str]
-    wrt: frozenset[str] | None
-    part: slice | Tensor | None
-    rng: str
-    scaler: torch.amp.GradScaler | None
-    loss: Loss | None = None
-
-    @property
-    def examples(self) -> slice | Tensor:
-        """Which examples of the batch take part: index inputs and labels with it."""
-        return slice(None) if self.part is None else self.part
-
-    def backward(self, loss: Tensor) -> None:
-        """Backward, scaled if there is a scaler, and the loss noted."""
-        self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
 
 class SharpnessAware(Optimizer):
@@ -188,8 +115,7 @@ class SharpnessAware(Optimizer):
         self._group_names = [tuple(names[p] for p in group["params"]) for group in self.param_groups]
         self._named = {names[p]: p for group in self.param_groups for p in group["params"]}
         self._others = [p for p, name in names.items() if name not in self._named]
-        sharded = any(tree.is_sharded(p) for p in self._named.values())
-        if sharded and self.perturbation == "local":
+        if self.perturbation == "local" and any(map(tree.is_sharded, self._named.values())):
             raise ValueError(
                 "perturbation='local' needs whole parameters on each rank, got sharded ones; use 'global'."
             )
@@ -223,7 +149,9 @@ class SharpnessAware(Optimizer):
             raise ValueError("step got an empty list of closures; give one for each micro-batch.")
         batches = [closures] if micro == "full" else [[c] for c in closures]
         if _steps_by_closure(self.base):
-            return self.base.step(lambda: float(self._evaluate(batches, n)))
+            first = self.base.step(lambda: float(self._evaluate(batches, n)))
+            self._runs = 0
+            return first
         loss = self._evaluate(batches, n)
         self._apply()
         return loss
@@ -307,7 +235,7 @@ class SharpnessAware(Optimizer):
         """Drive the rule: one turn of the loop for each of its requests."""
         memory = self._memory(n)
         earlier = {name: p.grad for name, p in self._named.items()} if self._runs else {}
-        watch = _Watch(n)
+        watch = Watch(n)
         rng: shadow.RngState = {}
         descent: Vector | None = None
         asking = self.rule.gradient(Vector({name: p.detach() for name, p in self._named.items()}), memory)
@@ -329,7 +257,7 @@ class SharpnessAware(Optimizer):
                     break
                 try:
                     request = asking.send(g)
-                    watch.remember(g, parallel=request.eps.tensors is g.tensors)
+                    watch.sent(p, g, request.eps)
                     del g
                 except StopIteration as finished:
                     descent = finished.value
@@ -480,49 +408,6 @@ class SharpnessAware(Optimizer):
     _step_supports_amp_scaling = True  # so scaler.step(opt) after passes() hands over instead of unscaling again
 
 
-@dataclass
-class _Watch:
-    """Collects the report of one run."""
-
-    n: int | None
-    report: Report = field(default_factory=Report)
-    clean: Vector | None = None
-    parallel: bool = False  # whether the displacement is a multiple of the clean gradient, which need not be kept
-    losses: list[Loss] = field(default_factory=list)
-    shadow_losses: list[Loss] = field(default_factory=list)
-
-    def remember(self, g: Vector, parallel: bool) -> None:
-        if self.clean is None:
-            self.parallel = parallel
-            self.clean = None if parallel else g
-
-    def saw(self, p: Pass, g: Vector, w: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
-        report = self.report
-        report.passes += 1
-        share = self._share(p)
-        loss = NAN if p.loss is None else p.loss * share
-        if not p.shadow:
-            self.clean = None
-            self.losses.append(loss)
-            self.shadow_losses.append(NAN)
-            report.grad_norm = norm(g)
-        if p.moved:
-            self.shadow_losses[-1] = loss
-            moved = tree.measure_displacement(w, {name: kept[name] for name in p.moved}, g)
-            report.radius, report.moved, report.perturbed_grad_norm = moved.length, moved.moved, norm(g)
-            if self.clean is not None:
-                report.cosine = dot(self.clean, g) / (norm(self.clean) * norm(g.only(self.clean.tensors)))
-            elif self.parallel:
-                report.cosine = moved.along / (moved.length * norm(g.only(p.moved)))
-        report.loss, report.perturbed_loss = sum(self.losses), sum(self.shadow_losses)
-
-    def _share(self, p: Pass) -> float:
-        """The weight of this pass's loss in the loss of the batch."""
-        if self.n is None or not isinstance(p.part, slice):
-            return 1.0
-        return len(range(*p.part.indices(self.n))) / self.n
-
-
 class _Verdict:
     """Tells a GradScaler, by its public face, whether this step overflowed: an optimizer of one dummy gradient."""
 
@@ -569,7 +454,7 @@ def _call(closure: Closure, p: Pass) -> None:
             "this rule works on parts of the batch, but the closure takes no argument; write 'def closure(p)' and "
             "use x[p.examples], y[p.examples]."
         )
-    before = p.loss
+    before, p.loss = p.loss, None
     loss = closure(p) if takes_pass else closure()
     if loss is None:
         raise TypeError("the closure returned None; it must return the loss (end it with 'return loss').")

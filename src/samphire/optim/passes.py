@@ -1,0 +1,140 @@
+"""What one pass of forward and backward is told, and what a step reports."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+
+import torch
+from torch import Tensor
+
+from samphire import tree
+from samphire.tree import Vector, dot, norm
+
+Loss = Tensor | float
+NAN = math.nan
+
+
+@dataclass
+class Report:
+    """What the last step saw, at no extra pass. Entries may be 0-dim tensors; :meth:`numbers` has plain floats.
+
+    Attributes:
+        loss: Clean loss (for one-pass rules, the loss at their displaced point).
+        perturbed_loss: Loss at the last displaced point; NaN if there was none.
+        grad_norm: Norm of the clean gradient, over the parameters the rule asked for.
+        perturbed_grad_norm: Norm of the gradient at the last displaced point.
+        cosine: Cosine between those two gradients, over the same parameters.
+        radius: Length of the last displacement as the weights really moved, after rounding.
+        moved: Share of the displaced coordinates that moved; below 1 only in half precision.
+        passes: Passes of forward and backward used.
+        skipped: Whether the step was skipped because a scaled gradient overflowed.
+    """
+
+    loss: Loss = NAN
+    perturbed_loss: Loss = NAN
+    grad_norm: Loss = NAN
+    perturbed_grad_norm: Loss = NAN
+    cosine: Loss = NAN
+    radius: Loss = 0.0
+    moved: float = 1.0
+    passes: int = 0
+    skipped: bool = False
+
+    @property
+    def gap(self) -> Loss:
+        """Perturbed minus clean loss."""
+        return self.perturbed_loss - self.loss
+
+    def numbers(self) -> dict[str, float]:
+        """Everything as floats, for a logger."""
+        return {name: float(value) for name, value in {**asdict(self), "gap": self.gap}.items()}
+
+
+@dataclass
+class Pass:
+    """One forward and backward, as the loop body or the closure sees it.
+
+    Attributes:
+        index: 0 for the first pass of the step.
+        shadow: Whether this is a repeat at displaced weights. Whatever must happen once per step (a stateful
+            loss, a meter) happens when this is False.
+        moved: The parameters that are displaced.
+        wrt: The parameters whose gradient the rule wants; ``None`` for all.
+        rng: Whether a shadow pass repeats the random numbers of the clean one (``"replay"``).
+        scaler: The scaler in use, if any.
+        loss: Set it, or use :meth:`backward`, to have the losses in ``opt.last``.
+    """
+
+    index: int
+    shadow: bool
+    moved: frozenset[str]
+    wrt: frozenset[str] | None
+    part: slice | Tensor | None
+    rng: str
+    scaler: torch.amp.GradScaler | None
+    loss: Loss | None = None
+
+    @property
+    def examples(self) -> slice | Tensor:
+        """Which examples of the batch take part: index inputs and labels with it."""
+        return slice(None) if self.part is None else self.part
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward, scaled if there is a scaler, and the loss noted."""
+        self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+
+@dataclass
+class Watch:
+    """Gathers the report of one run of a rule, pass by pass."""
+
+    n: int | None
+    report: Report = field(default_factory=Report)
+    losses: list[Loss] = field(default_factory=list)
+    shadow_losses: list[Loss] = field(default_factory=list)
+    clean: Callable[[], Vector | None] = lambda: None
+    parallel: bool = False
+
+    def saw(self, p: Pass, g: Vector, w: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
+        """Note a pass while its displacement is still in place."""
+        report = self.report
+        report.passes += 1
+        loss = NAN if p.loss is None else p.loss * self._share(p)
+        if not p.shadow:
+            self.losses.append(loss)
+            self.shadow_losses.append(NAN)
+            report.grad_norm = norm(g)
+        if p.moved:
+            self.shadow_losses[-1] = loss
+            moved = tree.measure_displacement(w, {name: kept[name] for name in p.moved}, g)
+            report.radius, report.moved, report.perturbed_grad_norm = moved.length, moved.moved, norm(g)
+            report.cosine = self._cosine(p, g, moved)
+        report.loss, report.perturbed_loss = sum(self.losses), sum(self.shadow_losses)
+
+    def sent(self, p: Pass, g: Vector, eps: Vector) -> None:
+        """Note what the rule made of a pass's gradient.
+
+        A clean gradient is worth keeping for the cosine only if the displacement does not hold its direction;
+        otherwise it lives as long as the rule keeps it.
+        """
+        self.parallel = eps.tensors is g.tensors
+        if not p.shadow:
+            self.clean = weakref.ref(g) if self.parallel else lambda: g
+
+    def _cosine(self, p: Pass, g: Vector, moved: tree.Displacement) -> Loss:
+        clean = self.clean()
+        if clean is not None:
+            return dot(clean, g) / (norm(clean) * norm(g.only(clean.tensors)))
+        if self.parallel:
+            return moved.along / (moved.length * norm(g.only(p.moved)))
+        return NAN
+
+    def _share(self, p: Pass) -> float:
+        """The weight of this pass's loss in the loss of the batch."""
+        if self.n is None or not isinstance(p.part, slice):
+            return 1.0
+        return len(range(*p.part.indices(self.n))) / self.n
