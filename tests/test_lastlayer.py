@@ -53,9 +53,9 @@ def train(one_pass, rule, head, loss, dtype=torch.float32, steps=4, rng="replay"
     for _ in range(steps):
         x, y = torch.randn(6, 2, 5, 5, dtype=dtype), torch.randint(3, (6,))
         if one_pass:
-            closure = layers.one_pass(lambda: model(x), lambda out: loss(out, y))  # noqa: B023
+            closure = layers.one_pass(lambda: model(x), lambda out: loss(out, y))
         else:
-            closure = lambda p: p.backward(loss(model(x), y)) or p.loss  # noqa: B023
+            closure = lambda p: p.backward(loss(model(x), y)) or p.loss
         seen.append(float(opt.step(closure)))
         seen += [float(opt.last.perturbed_loss), float(opt.last.radius)]
     return copy.deepcopy(model.state_dict()), seen, len(bodies), torch.rand(())

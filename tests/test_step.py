@@ -406,6 +406,17 @@ def masks_of_a_step(**settings):
     return masks, torch.rand(())
 
 
+def test_the_stream_of_random_numbers_goes_on_from_the_clean_pass_whatever_the_shadow_pass_draws():
+    model, x, y = problem()
+    opt, drawn = SharpnessAware(model, sgd(model), sam(0.1)), []
+    for p in opt.passes():
+        if not p.shadow:
+            torch.rand(5)
+            drawn.append(torch.get_rng_state())
+        p.backward(cross_entropy(model(x), y))
+    assert torch.equal(torch.get_rng_state(), drawn[0])
+
+
 def test_dropout_masks_are_replayed_unless_fresh_ones_are_asked_for():
     (clean, shadow), after = masks_of_a_step()
     assert torch.equal(clean, shadow)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from samphire import optim
+from samphire import experiments, optim, report
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,6 +40,50 @@ def rules(as_json: Annotated[bool, typer.Option("--json", help="One JSON object 
     for row in rows:
         table.add_row(str(row["name"]), f"{row['passes']:g}", str(row["summary"]), str(row["settings"]))
     Console().print(table)
+
+
+@app.command(epilog="Example:  samphire reproduce fig2 fig3 --scale paper --out report")
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Figures; none for all that need no data.")] = None,
+    scale: Annotated[str, typer.Option(help="tiny (seconds), quick (minutes) or paper.")] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder for the page, pictures, tables and rows.")] = Path("report"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per claim instead.")] = False,
+) -> None:
+    """Reproduce figures: train, judge each claim, and write one page with everything. Resumes where it stopped."""
+    with _bar() as bar:
+        task = bar.add_task("starting", total=None)
+        results = experiments.reproduce(
+            names or (),
+            scale=scale,
+            out=out,
+            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
+            done=None if as_json else lambda result: Console().print(_claims(result)),
+        )
+    if as_json:
+        for row in report.summary(results):
+            print(json.dumps(row))
+    else:
+        print(f"{out / 'index.html'} has every figure and table.")
+
+
+def _bar() -> Progress:
+    """Progress with time left, on stderr."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _claims(result: report.Result) -> Table:
+    table = Table("claim", "ours", "paper", "verdict", title=f"{result.name}: {result.title}", title_justify="left")
+    for claim in result.claims:
+        table.add_row(claim.text, claim.ours, claim.paper, claim.verdict)
+    return table
 
 
 def describe_rule(name: str) -> dict[str, object]:

@@ -1,0 +1,479 @@
+"""Training: many small runs at once (:func:`fit_many`), each equal to the same run trained alone."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import math
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from samphire.data import synthetic
+from samphire.data.synthetic import Corruption, Noise, Points, Spiral, Where
+from samphire.models import ToyNet, two_views
+from samphire.optim.batched import ALGORITHMS, FeatureRuns, ModuleRuns, stacked, with_rho
+
+TEST_POINTS = 2000
+COLLAPSED_ABOVE = 0.8 * math.log(2)  # training loss: log 2 is that of f = 0; runs that work end below 0.3
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    """One run of the toy of Springer et al. (2024): everything its outcome depends on.
+
+    Args:
+        chi: Complexity of the spiral, in degrees.
+        rho: Radius of the climb; 0 for algorithms that do not climb.
+        algorithm: ``"sgd"``, ``"lsam"``, ``"sam"``, or an intervention: ``"weights"`` (equation 7), ``"rates"``
+            (equation 8), ``"both"`` (equation 9).
+        seed: Chooses data, initial weights and order of the batches, each by a generator of its own. Runs with equal
+            seeds are paired: they differ by nothing but their settings.
+        epochs: Passes over the training points.
+        batch: Points per step; a rest that does not fill a batch makes a smaller one.
+        lr: Learning rate, constant.
+        n: Training points.
+        spiral: Variant of the spiral (see :func:`samphire.data.synthetic.toy`).
+        noise: Where the arms' noise is added.
+        corruption: Noise of equation 45. The test points have none.
+        level: How much of it.
+        where: On which features.
+        train_head: Whether the head learns (as the text has it) or stays at (1, 1) (as figure 3 looks).
+        v_star: The interventions' fixed weight of the hard feature; that of the easy one is 1.
+
+    Example:
+        >>> ToyConfig(rho=1.0).algorithm
+        'lsam'
+        >>> ToyConfig(batch=500)
+        Traceback (most recent call last):
+            ...
+        ValueError: batch must be a whole number from 1 to n = 300, got 500; take a smaller batch or a larger n.
+    """
+
+    chi: float = 360.0
+    rho: float = 0.0
+    algorithm: str = "lsam"
+    seed: int = 0
+    epochs: int = 100
+    batch: int = 5
+    lr: float = 0.01
+    n: int = 300
+    spiral: Spiral = "point"
+    noise: Noise = "inside"
+    corruption: Corruption = "none"
+    level: float = 0.0
+    where: Where = "both"
+    train_head: bool = True
+    v_star: float = 1.0
+
+    def __post_init__(self) -> None:
+        synthetic.check_toy(self.n, self.chi, self.spiral, self.noise, self.corruption, self.level, self.where)
+        if self.algorithm not in ALGORITHMS:
+            close = difflib.get_close_matches(str(self.algorithm), ALGORITHMS, n=1)
+            guess = f"did you mean {close[0]!r}? " if close else ""
+            raise ValueError(f"no algorithm named {self.algorithm!r}; {guess}Known: {', '.join(ALGORITHMS)}.")
+        if not 0 <= self.rho < math.inf:
+            raise ValueError(f"rho must be a finite number >= 0, got {self.rho!r}; the toy's useful range is 0 to 2.")
+        if self.rho > 0 and ALGORITHMS[self.algorithm].climb == "nothing":
+            raise ValueError(f"rho must be 0 for {self.algorithm!r}, which does not climb, got {self.rho!r}.")
+        if not isinstance(self.batch, int) or not 1 <= self.batch <= self.n:
+            raise ValueError(
+                f"batch must be a whole number from 1 to n = {self.n}, got {self.batch!r}; "
+                "take a smaller batch or a larger n."
+            )
+        if not isinstance(self.epochs, int) or self.epochs < 1:
+            raise ValueError(f"epochs must be a whole number >= 1, got {self.epochs!r}; the default is 100.")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be a finite number > 0, got {self.lr!r}; the paper has 0.01.")
+        if not isinstance(self.seed, int):
+            raise ValueError(f"seed must be a whole number, got {self.seed!r}.")
+        if not math.isfinite(self.v_star):
+            raise ValueError(
+                f"v_star must be a finite number, got {self.v_star!r}; the paper's range is about 1 to 8."
+            )
+        intervenes = ALGORITHMS[self.algorithm].star_weights or ALGORITHMS[self.algorithm].star_rates
+        if self.v_star != 1 and not intervenes:
+            raise ValueError(f"v_star must be 1 for {self.algorithm!r}, which does not use it, got {self.v_star!r}.")
+
+    def train_points(self, dtype: torch.dtype = torch.float32) -> Points:
+        """The training set, always the same."""
+        return synthetic.toy(
+            self.n,
+            self.chi,
+            generator=generator(self.seed, "train"),
+            spiral=self.spiral,
+            noise=self.noise,
+            corruption=self.corruption,
+            level=self.level,
+            where=self.where,
+            dtype=dtype,
+        )
+
+    def test_points(self, dtype: torch.dtype = torch.float32) -> Points:
+        """The test set of 2000 points without corruption."""
+        source = generator(self.seed, "test")
+        return synthetic.toy(
+            TEST_POINTS, self.chi, generator=source, spiral=self.spiral, noise=self.noise, dtype=dtype
+        )
+
+    def network(self) -> ToyNet:
+        """The network before training."""
+        return ToyNet(generator=generator(self.seed, "init"))
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What runs of another small network share.
+
+    Args:
+        model: Builds the network from a generator.
+        x: Training inputs, (n, ...).
+        y: Training targets, (n, ...).
+        loss: Of the network's output and the targets.
+    """
+
+    model: Callable[[torch.Generator], nn.Module]
+    x: Tensor
+    y: Tensor
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
+
+
+@dataclass(frozen=True)
+class ModuleConfig:
+    """One run of a problem: a rule, its radius, a seed.
+
+    Args:
+        problem: Network, data and loss.
+        rule: Any rule, or ``None`` for plain SGD. Runs whose rules differ in nothing but rho train together.
+        seed: Chooses initial weights and order of the batches.
+        epochs: Passes over the training points.
+        batch: Points per step.
+        lr: Learning rate, constant.
+    """
+
+    problem: Problem
+    rule: Any = None
+    seed: int = 0
+    epochs: int = 1
+    batch: int = 10
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        n = len(self.problem.y)
+        if not isinstance(self.batch, int) or not 1 <= self.batch <= n:
+            raise ValueError(f"batch must be a whole number from 1 to the {n} training points, got {self.batch!r}.")
+        if not isinstance(self.epochs, int) or self.epochs < 1:
+            raise ValueError(f"epochs must be a whole number >= 1, got {self.epochs!r}.")
+
+
+Config = ToyConfig | ModuleConfig
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after some epochs.
+
+    Attributes:
+        epoch: Epochs done.
+        values: ``loss`` and ``train_error`` on the training set; for the toy also ``test_loss``, ``test_error``,
+            ``probe_easy``, ``probe_hard`` (the share of test points where ``y sign(v_k) Phi_k(x) > 0`` fails).
+        weights: A state dict of the network, if asked for.
+    """
+
+    epoch: int
+    values: dict[str, float]
+    weights: dict[str, Tensor] | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        config: What was run.
+        checkpoints: In order of epochs; the last is the end of training.
+        v: For the toy, the real head before each step, (steps, 2), easy first.
+        phantom: For the toy, the phantom head of each step.
+        collapsed: Training failed: the loss is not finite or, for the toy, ends above 0.8 log 2, which is next to
+            having learned nothing. Such a run says little about features; count it, do not average it.
+    """
+
+    config: Any
+    checkpoints: tuple[Checkpoint, ...]
+    v: Tensor | None = None
+    phantom: Tensor | None = None
+    collapsed: bool = False
+
+    @property
+    def final(self) -> dict[str, float]:
+        """The values at the end of training."""
+        return self.checkpoints[-1].values
+
+
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """A source of random numbers for one purpose of one seed, so that a new purpose shifts none of the others."""
+    digest = hashlib.sha256(f"{purpose}/{seed}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def fit_many(
+    runs: Sequence[Config],
+    *,
+    checkpoints: Sequence[int] = (),
+    keep_weights: bool = False,
+    dtype: torch.dtype = torch.float32,
+    chunk: int = 160,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Result]:
+    """Train many small networks together; each run equals the same run trained alone.
+
+    Runs of equal shape (points, batch, epochs, one or two passes; for other modules: problem and rule but for rho)
+    advance in lock step, a chunk of them at a time, one chunk per thread. Everything random in a run comes from its
+    own configuration, so neither its neighbours nor their order matter.
+
+    Memory: a chunk of 160 toy runs takes about 70 MB (0.2 MB of data, weights and buffers a run, 16 bytes a step for
+    the heads, 13 MB for one evaluation) and 0.05 MB a run for each kept checkpoint; at most ``threads`` chunks train
+    and as many wait to be taken. Results are yielded chunk by chunk: store and drop them, and no more is needed.
+
+    Args:
+        runs: What to run. Results come grouped by shape, within a group in this order.
+        checkpoints: Epochs after which to evaluate, 0 for before training; the end always is.
+        keep_weights: Whether checkpoints hold the weights.
+        dtype: Precision of the training.
+        chunk: Most runs that advance in one computation.
+        threads: Chunks at a time; by default torch's number of threads.
+        progress: Called with the steps done and the steps to do, from one thread at a time.
+
+    Example:
+        >>> runs = [ToyConfig(rho=rho, seed=seed, n=20, epochs=2) for rho in (0.0, 1.0) for seed in (0, 1)]
+        >>> results = list(fit_many(runs))
+        >>> [r.config.rho for r in results], results[0].v.shape
+        ([0.0, 0.0, 1.0, 1.0], torch.Size([8, 2]))
+        >>> sorted(results[0].final)
+        ['loss', 'probe_easy', 'probe_hard', 'test_error', 'test_loss', 'train_error']
+    """
+    bad = [e for e in checkpoints if not isinstance(e, int) or e < 0]
+    if bad:
+        raise ValueError(f"checkpoints must be whole numbers of epochs >= 0, got {bad[0]!r}.")
+    threads = torch.get_num_threads() if threads is None else threads
+    counter = _Counter(sum(count_steps(run) for run in runs), progress)
+    jobs = [
+        lambda part=part: _train(part, frozenset(checkpoints), keep_weights, dtype, counter)
+        for part in _chunks(runs, chunk, threads)
+    ]
+    for results in _in_threads(jobs, threads, counter.stop):
+        yield from results
+
+
+def count_steps(run: Config) -> int:
+    """How many steps a run takes."""
+    n = run.n if isinstance(run, ToyConfig) else len(run.problem.y)
+    return run.epochs * math.ceil(n / run.batch)
+
+
+def _shape(run: Config) -> Hashable:
+    """What runs must share to advance in lock step."""
+    if isinstance(run, ToyConfig):
+        return run.n, run.batch, run.epochs, run.algorithm == "sam"
+    rule = run.rule if run.rule is None or _rho(run.rule) is None else with_rho(run.rule, 0.0)
+    return id(run.problem), run.batch, run.epochs, repr(rule)
+
+
+def _rho(rule: Any) -> float | None:
+    """A rule's radius, or that of the rule inside it, if it is a number."""
+    rho = getattr(rule, "rho", None)
+    if rho is None and hasattr(rule, "rule"):
+        return _rho(rule.rule)
+    return rho if isinstance(rho, (int, float)) else None
+
+
+def _chunks(runs: Sequence[Config], most: int, threads: int) -> list[list[Config]]:
+    groups: dict[Hashable, list[Config]] = {}
+    for run in runs:
+        groups.setdefault(_shape(run), []).append(run)
+    parts = []
+    for group in groups.values():
+        pieces = math.ceil(len(group) / most)
+        if len(group) >= 2 * SMALLEST_SHARE:
+            pieces = math.ceil(pieces / threads) * threads
+        size = math.ceil(len(group) / pieces)
+        parts += [group[i : i + size] for i in range(0, len(group), size)]
+    return parts
+
+
+SMALLEST_SHARE = 16  # runs in a chunk, below which a second thread only waits for the interpreter
+
+
+class _Counter:
+    """Steps done, over all threads; also how they are told to stop."""
+
+    def __init__(self, total: int, progress: Callable[[int, int], None] | None) -> None:
+        self.done, self.total, self.progress = 0, total, progress
+        self.lock, self.stop = threading.Lock(), threading.Event()
+
+    def add(self, steps: int) -> None:
+        with self.lock:
+            self.done += steps
+            if self.progress is not None:
+                self.progress(self.done, self.total)
+
+
+def _in_threads(
+    jobs: Sequence[Callable[[], list[Result]]], threads: int, stop: threading.Event
+) -> Iterator[list[Result]]:
+    """Results of the jobs in order; each thread computes with one core, and few results are ever waiting."""
+    if threads == 1 or len(jobs) == 1:
+        yield from (job() for job in jobs)
+        return
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    waiting: deque[Future[list[Result]]] = deque()
+    try:
+        for job in jobs:
+            waiting.append(pool.submit(job))
+            if len(waiting) == 2 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def _train(
+    runs: list[Any], checkpoints: frozenset[int], keep_weights: bool, dtype: torch.dtype, counter: _Counter
+) -> list[Result]:
+    """One chunk from start to end."""
+    with torch.no_grad():
+        fleet: _ToyFleet | _ModuleFleet = (_ToyFleet if isinstance(runs[0], ToyConfig) else _ModuleFleet)(runs, dtype)
+        rows: list[list[Checkpoint]] = [[] for _ in runs]
+        epochs = runs[0].epochs
+        for epoch in range(epochs + 1):
+            if epoch > 0:
+                fleet.epoch()
+                counter.add(len(runs) * count_steps(runs[0]) // epochs)
+            if counter.stop.is_set():
+                return []
+            if epoch in checkpoints or epoch == epochs:
+                for r, row in enumerate(rows):
+                    w = {name: t[r] for name, t in fleet.engine.weights.items()}
+                    kept = {name: t.clone() for name, t in w.items()} if keep_weights else None
+                    row.append(Checkpoint(epoch, fleet.evaluate(r, w), kept))
+        return [
+            Result(run, tuple(row), *fleet.heads(r), not row[-1].values["loss"] <= fleet.collapsed_above)
+            for r, (run, row) in enumerate(zip(runs, rows, strict=True))
+        ]
+
+
+class _ToyFleet:
+    """Toy runs of one shape."""
+
+    collapsed_above = COLLAPSED_ABOVE
+
+    def __init__(self, runs: list[ToyConfig], dtype: torch.dtype) -> None:
+        def column(values: list[Any]) -> Tensor:
+            return torch.tensor(values, dtype=dtype)
+
+        self.runs, self.dtype, self.net = runs, dtype, runs[0].network().to(dtype)
+        sets = [run.train_points(dtype) for run in runs]
+        self.x, self.y = two_views(torch.stack([s.x for s in sets])), torch.stack([s.y for s in sets])
+        self.order = [generator(run.seed, "order") for run in runs]
+        self.engine = FeatureRuns(
+            self.net.phi,
+            stacked([run.network().state_dict() for run in runs], dtype),
+            [run.algorithm for run in runs],
+            rho=column([run.rho for run in runs]),
+            lr=column([run.lr for run in runs]),
+            v_star=column([(1.0, run.v_star) for run in runs]),
+            train_head=torch.tensor([run.train_head for run in runs]),
+        )
+        steps = count_steps(runs[0])
+        self.v, self.phantom = (torch.empty(steps, len(runs), 2, dtype=dtype) for _ in range(2))
+        self.step = 0
+
+    def epoch(self) -> None:
+        n, batch = self.runs[0].n, self.runs[0].batch
+        order = torch.stack([torch.randperm(n, generator=g) for g in self.order])
+        every = torch.arange(len(self.runs))[:, None]
+        x, y = self.x[every, order], self.y[every, order]
+        for start in range(0, n, batch):
+            part = slice(start, start + batch)
+            real, phantom = self.engine.step(x[:, part], y[:, part])
+            self.v[self.step], self.phantom[self.step] = real[:, 0], phantom[:, 0]
+            self.step += 1
+
+    def evaluate(self, r: int, w: dict[str, Tensor]) -> dict[str, float]:
+        v = w["head.weight"][0]
+        values = {}
+        test = self.runs[r].test_points(self.dtype)
+        for prefix, x, y in (("test", two_views(test.x), test.y), ("train", self.x[r], self.y[r])):
+            P = functional_call(self.net.phi, _below("phi.", w), (x,))[..., 0]
+            margin = y * (P @ v)
+            values[f"{prefix}_error"] = _share_wrong(margin)
+            values["loss" if prefix == "train" else "test_loss"] = F.softplus(-margin).mean().item()
+            if prefix == "test":
+                easy, hard = (y[:, None] * v.sign() * P).unbind(1)
+                values |= {"probe_easy": _share_wrong(easy), "probe_hard": _share_wrong(hard)}
+        return values
+
+    def heads(self, r: int) -> tuple[Tensor | None, Tensor | None]:
+        return self.v[:, r].clone(), self.phantom[:, r].clone()
+
+
+class _ModuleFleet:
+    """Runs of one problem and one rule, up to its rho."""
+
+    collapsed_above = sys.float_info.max
+
+    def __init__(self, runs: list[ModuleConfig], dtype: torch.dtype) -> None:
+        self.runs, problem = runs, runs[0].problem
+        nets = [problem.model(generator(run.seed, "init")) for run in runs]
+        self.net, self.y = nets[0].to(dtype), problem.y
+        self.x = problem.x.to(dtype) if problem.x.is_floating_point() else problem.x
+        self.order = [generator(run.seed, "order") for run in runs]
+        radii = [_rho(run.rule) for run in runs]
+        self.engine = ModuleRuns(
+            self.net,
+            problem.loss,
+            runs[0].rule,
+            stacked([dict(net.named_parameters()) for net in nets], dtype),
+            lr=torch.tensor([run.lr for run in runs], dtype=dtype),
+            rho=None if None in radii else torch.tensor(radii, dtype=dtype),
+        )
+
+    def epoch(self) -> None:
+        n, batch = len(self.y), self.runs[0].batch
+        order = torch.stack([torch.randperm(n, generator=g) for g in self.order])
+        for start in range(0, n, batch):
+            part = order[:, start : start + batch]
+            self.engine.step(self.x[part], self.y[part])
+
+    def evaluate(self, r: int, w: dict[str, Tensor]) -> dict[str, float]:
+        f = functional_call(self.net, w, (self.x,))
+        values = {"loss": self.runs[r].problem.loss(f, self.y).item()}
+        if f.ndim == 2 and not self.y.is_floating_point():
+            values["train_error"] = (f.argmax(1) != self.y).double().mean().item()
+        return values
+
+    def heads(self, r: int) -> tuple[Tensor | None, Tensor | None]:
+        return None, None
+
+
+def _below(prefix: str, w: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in w.items() if name.startswith(prefix)}
+
+
+def _share_wrong(margin: Tensor) -> float:
+    """The share of points without a positive margin; a tie is an error, and so is NaN."""
+    return 1.0 - (margin > 0).double().mean().item()
