@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -67,3 +68,28 @@ def closure_of(opt: torch.optim.Optimizer, model: nn.Module, x: Tensor, y: Tenso
         return loss
 
     return closure
+
+
+every_rule = pytest.mark.parametrize("r", ALL.values(), ids=ALL)
+
+
+def sgd(model: nn.Module, **settings: Any) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, "momentum": 0.9, **settings})
+
+
+def reference_run(
+    r: Any, model: nn.Module, x: Tensor, y: Tensor, steps: int, lr: float = 0.1, momentum: float = 0.9
+) -> dict[str, Tensor]:
+    """SGD with momentum on the reference gradient: an independent loop over {name: tensor}."""
+    r, loss, w, v = optim.bind(r, model), loss_of(model, x, y), weights(model), {}
+    memory = optim.Memory(n=len(x), groups=(optim.protocol.Group(tuple(w), lr=lr),))
+    for _ in range(steps):
+        g = optim.sharpness_aware_gradient(r, loss, w, memory)
+        v = {n: momentum * v.get(n, 0) + g[n] for n in w}
+        w = {n: w[n] - lr * v[n] for n in w}
+    return w
+
+
+def assert_weights(model: nn.Module, expected: dict[str, Tensor], tolerance: float = 1e-12) -> None:
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), expected[name], rtol=0, atol=tolerance)
