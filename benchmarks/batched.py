@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from samphire.train import ToyConfig, _ToyFleet
+from samphire.train import CHUNK, ToyConfig, _ToyFleet
 
 BATCH, N = 5, 300
 
@@ -85,8 +86,8 @@ def products(runs: int) -> Callable[[], int]:
 
 
 def shared(make: Callable[[int], Callable[[], int]], runs: int, threads: int) -> Callable[[], int]:
-    """The runs divided among threads of one core each, as `fit_many` does."""
-    parts = [make(runs // threads) for _ in range(threads)]
+    """The runs in chunks, the chunks on threads of one core each, as `fit_many` has them."""
+    parts = [make(min(runs, CHUNK)) for _ in range(max(1, runs // CHUNK))]
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     return lambda: sum(pool.map(lambda part: part(), parts))
 
@@ -107,6 +108,7 @@ def main() -> None:
         "sgd": shared(lambda r: engine("sgd", 0.0, r), args.runs, args.threads),
         "products": shared(products, args.runs, args.threads),
     }
+    before = os.getloadavg()[0]
     times: dict[str, list[float]] = {name: [] for name in tasks}
     for repeat in range(args.repeats + 1):
         for name, task in tasks.items():
@@ -120,6 +122,7 @@ def main() -> None:
         "lsam / sgd (must be <= 1.1)": ("lsam", "sgd"),
     }
     report = {
+        "load of the machine, before and after": [before, os.getloadavg()[0]],
         "machine": f"{_cpu()}, {args.threads} threads, torch {torch.__version__}, Python {platform.python_version()}",
         "runs": args.runs,
         "repeats": args.repeats,

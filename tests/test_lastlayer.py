@@ -1,6 +1,7 @@
 """One-pass LSAM against the two-pass form, bit for bit, and finding the head."""
 
 import copy
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from cases import weights
 from samphire import optim
-from samphire.optim import SharpnessAware, asam, every, gsam, lsam, sam, split
+from samphire.optim import At, SharpnessAware, asam, every, gsam, lsam, sam, split
+from samphire.tree import unit
 
 
 class Net(nn.Module):
@@ -34,7 +36,22 @@ LOSSES = {
     "cross entropy": lambda out, y: cross_entropy(out, y),
     "squared, on a reshaped output": lambda out, y: (out.softmax(-1).reshape(-1) - 0.3).square().sum() + 0 * y.sum(),
 }
+
+
+@dataclass(frozen=True)
+class ThreePoints:
+    """Asks for the head alone, then twice for everything, so the body's graph is needed twice."""
+
+    passes = 3.0
+
+    def gradient(self, w, memory):
+        eps = 0.2 * unit((yield At(wrt=frozenset(n for n in w if n.startswith("fc.")))))
+        g = yield At(eps)
+        return g + (yield At(2 * eps))
+
+
 HEAD_RULES = {
+    "three points": ThreePoints(),
     "lsam": lsam(0.2, head="fc"),
     "asam on the head": optim.on("fc", asam(0.3)),
     "gsam on the head": optim.on("fc", gsam(0.2)),

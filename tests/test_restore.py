@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from cases import RULES, assert_weights, closure_of, every_rule, problem, sgd, weights
+from cases import RULES, assert_weights, closure_of, every_rule, problem, reference_run, sgd, weights
 from samphire import optim
 from samphire.optim import SharpnessAware, sam
 
@@ -73,6 +73,24 @@ def test_leaving_the_loop_early_puts_everything_back():
     for p in opt.passes():  # the next loop cleans up
         p.backward(cross_entropy(model(x), y))
     assert_weights(model, before, 0)
+
+
+def test_a_failed_micro_batch_leaves_the_gradients_of_the_earlier_ones():
+    model, x, y = problem()
+    opt = SharpnessAware(model, sgd(model), sam(0.1))
+    for p in opt.passes():
+        p.backward(cross_entropy(model(x[:4]), y[:4]) / 2)
+    before = {name: q.grad.clone() for name, q in model.named_parameters()}
+    with pytest.raises(Boom):
+        for p in opt.passes():
+            p.backward(cross_entropy(model(x), y))
+            raise Boom
+    assert all(torch.equal(q.grad, before[name]) for name, q in model.named_parameters())
+    expected = reference_run(optim.m_sharpness(4, sam(0.1)), model, x, y, steps=1)
+    for p in opt.passes():
+        p.backward(cross_entropy(model(x[4:]), y[4:]) / 2)
+    opt.step()
+    assert_weights(model, expected)
 
 
 @every_rule

@@ -30,6 +30,7 @@ from samphire.optim import (
     sharpness_aware_gradient,
     tied,
 )
+from samphire.optim.protocol import Group, drive, gradient_at
 from samphire.tree import Vector, norm
 
 DIAGONAL = torch.tensor([1.0, 3.0], dtype=torch.float64)
@@ -187,21 +188,13 @@ def test_rho_zero_is_the_plain_gradient_bit_for_bit(r):
         assert torch.equal(g, plain[name])
 
 
-def requests(r, model, loss, n=8):
-    """Every request of a rule's first two steps, with the weights it was made at."""
-    w, memory, seen = weights(model), Memory(n=n), []
-    r = bind(r, model)
-    for _ in range(2):
-        asking = r.gradient(Vector(w), memory)
-        request = next(asking)
-        try:
-            while True:
-                seen.append(request)
-                chosen = () if request.examples is None else (request.examples,)
-                there = (Vector(w) + request.eps).dense()
-                request = asking.send(Vector(torch.func.grad(loss)(there, *chosen)))
-        except StopIteration:
-            memory.step += 1
+def requests(r, model, loss, steps=2, n=8):
+    """Every request of a rule's first steps, all made at the same weights."""
+    w, seen = weights(model), []
+    memory = Memory(n=n, groups=(Group(tuple(w), lr=0.1),))
+    answer = gradient_at(loss, w)
+    for _ in range(steps):
+        drive(bind(r, model), w, memory, lambda request: seen.append(request) or answer(request))
     return w, seen
 
 
@@ -231,19 +224,9 @@ def test_every_displacement_has_the_length_rho(name):
 @pytest.mark.parametrize("name", ALL)
 def test_stated_passes_are_the_passes_asked_for(name):
     model, x, y = problem()
-    r, loss = bind(ALL[name], model), loss_of(model, x, y)
-    w, memory, examples = weights(model), Memory(n=8), 0
-    memory.groups = (optim.protocol.Group(tuple(w), lr=0.1),)
-    for _ in range(12):
-        asking = r.gradient(Vector(w), memory)
-        request = next(asking)
-        try:
-            while True:
-                examples += 8 if request.examples is None else len(range(8)[request.examples])
-                request = asking.send(Vector(torch.func.grad(loss)((Vector(w) + request.eps).dense())))
-        except StopIteration:
-            memory.step += 1
-    assert examples / (8 * 12) == pytest.approx(r.passes)
+    _, seen = requests(ALL[name], model, loss_of(model, x, y), steps=12)
+    examples = sum(8 if request.examples is None else len(range(8)[request.examples]) for request in seen)
+    assert examples / (8 * 12) == pytest.approx(ALL[name].passes)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -253,7 +236,7 @@ def test_zero_gradient_means_no_climb_and_no_nan(name):
     def flat_loss(w, examples=slice(None)):
         return sum((0.0 * t).sum() for t in w.values())
 
-    memory = Memory(n=8, groups=(optim.protocol.Group(tuple(weights(model)), lr=0.1),))
+    memory = Memory(n=8, groups=(Group(tuple(weights(model)), lr=0.1),))
     r = bind(ALL[name], model)
     for _ in range(3):
         for g in sharpness_aware_gradient(r, flat_loss, weights(model), memory).values():
@@ -306,7 +289,7 @@ def test_schedules():
     assert tied(0.6, 0.1, lr_max=1.0, lr_min=1.0)(0, 0.3) == 0.6
     memory = Memory(step=3)
     assert memory.radius(inverse_sqrt(0.2)) == 0.1
-    memory.groups = (optim.protocol.Group(("a",), lr=1.0), optim.protocol.Group(("b",), lr=0.5, rho=0.7))
+    memory.groups = (Group(("a",), lr=1.0), Group(("b",), lr=0.5, rho=0.7))
     assert memory.radius(tied(0.6, 0.1, lr_max=1.0)) == {"a": pytest.approx(0.6), "b": 0.7}
 
 

@@ -50,15 +50,18 @@ def reproduce(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per claim instead.")] = False,
 ) -> None:
     """Reproduce figures: train, judge each claim, and write one page with everything. Resumes where it stopped."""
-    with _bar() as bar:
-        task = bar.add_task("starting", total=None)
+    bar = _bar()
+    try:
         results = experiments.reproduce(
             names or (),
             scale=scale,
             out=out,
-            progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
+            progress=lambda what, done, total: _advance(bar, what, done, total),
             done=None if as_json else lambda result: Console().print(_claims(result)),
         )
+    finally:
+        if bar.tasks:
+            bar.stop()
     if as_json:
         for row in report.summary(results):
             print(json.dumps(row))
@@ -77,6 +80,13 @@ def _bar() -> Progress:
         TimeRemainingColumn(),
         console=Console(stderr=True),
     )
+
+
+def _advance(bar: Progress, what: str, done: int, total: int) -> None:
+    if not bar.tasks:
+        bar.start()
+        bar.add_task(what, total=total)
+    bar.update(bar.tasks[0].id, description=what, completed=done)
 
 
 def _claims(result: report.Result) -> Table:

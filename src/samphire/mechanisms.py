@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from samphire.optim.protocol import Memory, Rule, bind
+from samphire.optim.protocol import At, Memory, Rule, bind, drive, gradient_at
 from samphire.tree import Scalar, Vector
 
 Weights = Mapping[str, Tensor]
@@ -830,15 +830,15 @@ def matched_margin(r: Tensor, easy: float, hard: float, total: float) -> Matched
 
 def _displacement(rule: Rule, loss: Callable[[dict[str, Tensor]], Tensor], w: Weights) -> Vector:
     """Where the rule asks for its last gradient, relative to the weights."""
-    asking = bind(rule, w).gradient(Vector(w), Memory())
-    request = next(asking)
-    while True:
-        there = (Vector(w) + request.eps).dense()
-        chosen = () if request.examples is None else (request.examples,)
-        try:
-            request = asking.send(Vector(torch.func.grad(loss)(there, *chosen)))
-        except StopIteration:
-            return request.eps
+    asked: list[Vector] = []
+    answer = gradient_at(loss, w)
+
+    def noted(request: At) -> Vector:
+        asked.append(request.eps)
+        return answer(request)
+
+    drive(bind(rule, w), w, Memory(), noted)
+    return asked[-1]
 
 
 def _feature_gradient(

@@ -24,6 +24,8 @@ from samphire.models import ToyNet, two_views
 from samphire.optim.batched import ALGORITHMS, FeatureRuns, ModuleRuns, stacked, with_rho
 
 TEST_POINTS = 2000
+CHUNK = 80  # runs: enough that the interpreter's share is small, few enough that their weights stay in the cache
+SMALLEST_SHARE = 16  # runs, below which a second thread only waits for the interpreter
 COLLAPSED_ABOVE = 0.8 * math.log(2)  # training loss: log 2 is that of f = 0; runs that work end below 0.3
 
 
@@ -231,7 +233,7 @@ def fit_many(
     checkpoints: Sequence[int] = (),
     keep_weights: bool = False,
     dtype: torch.dtype = torch.float32,
-    chunk: int = 160,
+    chunk: int = CHUNK,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Result]:
@@ -241,8 +243,8 @@ def fit_many(
     advance in lock step, a chunk of them at a time, one chunk per thread. Everything random in a run comes from its
     own configuration, so neither its neighbours nor their order matter.
 
-    Memory: a chunk of 160 toy runs takes about 70 MB (0.2 MB of data, weights and buffers a run, 16 bytes a step for
-    the heads, 13 MB for one evaluation) and 0.05 MB a run for each kept checkpoint; at most ``threads`` chunks train
+    Memory: a chunk of 80 toy runs takes about 30 MB (0.1 MB of data, weights and buffers a run, 16 bytes a step for
+    the heads, 10 MB for one evaluation) and 0.05 MB a run for each kept checkpoint; at most ``threads`` chunks train
     and as many wait to be taken. Results are yielded chunk by chunk: store and drop them, and no more is needed.
 
     Args:
@@ -309,9 +311,6 @@ def _chunks(runs: Sequence[Config], most: int, threads: int) -> list[list[Config
         size = math.ceil(len(group) / pieces)
         parts += [group[i : i + size] for i in range(0, len(group), size)]
     return parts
-
-
-SMALLEST_SHARE = 16  # runs in a chunk, below which a second thread only waits for the interpreter
 
 
 class _Counter:

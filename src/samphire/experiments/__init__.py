@@ -123,8 +123,11 @@ class _Work:
         self.done = 0
 
     def _runs(self, name: str) -> list[ToyConfig]:
-        module = self.modules[name]
-        return list(dict.fromkeys(module.runs(module.SCALES[self.scale])))
+        config = self.modules[name].SCALES[self.scale]
+        runs = list(dict.fromkeys(self.modules[name].runs(config)))
+        if not runs:
+            raise ValueError(f"{name} has no runs to train with {config}; give each of its lists an entry.")
+        return runs
 
     def rows(self, name: str) -> list[Row]:
         """One row per run of an experiment, in the order of its runs."""

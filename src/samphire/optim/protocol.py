@@ -135,16 +135,30 @@ def sharpness_aware_gradient(
         {'w': tensor([ 1.0158, -3.1423])}
     """
     memory = Memory() if memory is None else memory
-    asking = bind(rule, w).gradient(Vector(w), memory)
+    return drive(bind(rule, w), w, memory, gradient_at(loss, w)).dense()
+
+
+def drive(rule: Rule, w: Mapping[str, Tensor], memory: Memory, answer: Callable[[At], Vector]) -> Vector:
+    """Answer a bound rule's requests until it returns its gradient; that is one step."""
+    asking = rule.gradient(Vector(w), memory)
     request = next(asking)
     while True:
-        there = (Vector(w) + request.eps).dense()
-        chosen = () if request.examples is None else (request.examples,)
         try:
-            request = asking.send(Vector(torch.func.grad(loss)(there, *chosen)))
+            request = asking.send(answer(request))
         except StopIteration as done:
             memory.step += 1
-            return done.value.dense()
+            return done.value
+
+
+def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callable[[At], Vector]:
+    """The answers of a pure loss function."""
+
+    def answer(request: At) -> Vector:
+        there = (Vector(w) + request.eps).dense()
+        chosen = () if request.examples is None else (request.examples,)
+        return Vector(torch.func.grad(loss)(there, *chosen))
+
+    return answer
 
 
 Metric = Callable[[Vector, Vector], Vector]  # (w, v) -> T(w) v
