@@ -21,7 +21,7 @@ HALVES = [slice(0, 4), slice(4, 8)]
 
 def per_rank(rule):
     """The rule with micro-batches that fit into half a batch."""
-    return m_sharpness(2, rule.rule) if isinstance(rule, optim.rules.MSharpness) else rule
+    return m_sharpness(2, rule.rule) if isinstance(rule, optim.rules.policies.MSharpness) else rule
 
 
 def train(model, opt, x, y, steps=STEPS):

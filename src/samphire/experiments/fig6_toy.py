@@ -1,0 +1,60 @@
+"""Figure 6, the toy: LSAM hears points more that the easy feature fits well and the hard one poorly.
+
+samphire reproduce fig6-toy
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from samphire import report
+from samphire.experiments import Row, by, weights
+
+PAPER_SAYS = (
+    "Points that the easy feature fits poorly are assigned less importance by SAM, points that the hard feature fits "
+    "poorly more: LSAM up-weights what is well fit by the easy but poorly fit by the hard feature."
+)
+NOTES = (
+    *weights.NOTES,
+    f"The checkpoint is that of epoch {weights.SHOWN}; bins are 1 wide in the easy and 0.5 in the hard contribution.",
+    "Captions 6 and 9 print y v_easy Φ_hard for the hard contribution; read y v_hard Φ_hard.",
+    "By itself a poor hard fit does not raise the weight: that needs E[λ y Φ_hard] ≤ 0. It does among points of "
+    "equal real weight (P3), which is the form that holds.",
+)
+SCALES = weights.CONFIGS
+TRAINING = weights.TRAINING
+runs = weights.runs
+row = weights.row
+COLUMNS = {"real": "real, λ", "phantom": "phantom, λ̃", "ratio": "gain in share, λ̃/λ"}
+
+
+def tables(rows: list[Row]) -> list[report.Table]:
+    """Shares and rank correlations."""
+    return [weights.fit_table(weights.checkpoints(rows, weights.SHOWN))]
+
+
+def plots(rows: list[Row]) -> list[Any]:
+    """A figure for each head."""
+    groups = by(weights.checkpoints(rows, weights.SHOWN), "train_head")
+    return [_plot(trained, group) for trained, group in groups.items()]
+
+
+def _plot(trained: bool, rows: list[Row]) -> Any:
+    cells = by(rows, "algorithm")
+    with report.figure(len(cells), 3, (9.5, 5.6), squeeze=False, sharex=True, sharey=True) as (figure, axes):
+        for line, (name, group) in zip(axes, cells.items(), strict=True):
+            drawn = [weights.draw_medians(panel, group, which) for panel, which in zip(line, COLUMNS, strict=True)]
+            line[0].set_ylabel(f"{name}\nhard contribution, y v Φ")
+        for panel, title in zip(axes[0], COLUMNS.values(), strict=True):
+            panel.set_title(title)
+        for panel in axes[-1]:
+            panel.set_xlabel("easy contribution, y v Φ")
+        figure.colorbar(drawn[0], ax=axes[:, :2], label="median importance weight", extend="min")
+        figure.colorbar(drawn[2], ax=axes[:, 2], label="relative to the mean", extend="both")
+        figure.suptitle(f"{weights.head(trained)}, ρ = {weights.RHOS[trained]:g}, epoch {rows[0]['epoch']}")
+    return figure
+
+
+def claims(rows: list[Row]) -> list[report.Claim]:
+    """Whom the phantom parameter hears more."""
+    return weights.fit_claims(weights.checkpoints(rows, weights.SHOWN))

@@ -1,0 +1,306 @@
+"""Theory: what appendix D and our propositions P1 to P4 predict, beside what is measured along training.
+
+samphire reproduce theory
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from samphire import mechanisms, report
+from samphire.experiments import Row, by
+from samphire.experiments.weights import algorithm, batches, features
+from samphire.mechanisms import Compared
+from samphire.models import ToyNet, two_views
+from samphire.optim.rules import sam
+from samphire.train import Checkpoint, Result, ToyConfig, generator
+
+PAPER_SAYS = (
+    "Appendix D: to first order the phantom step multiplies an importance weight by exp(ρ|∇f|), where |∇f| is the norm "
+    "of the representation for LSAM, and a weighted sum over layers for linear and ReLU networks."
+)
+NOTES = (
+    "The paper has the exponential loss and one example; ours is the logistic loss in batches, where the statement is "
+    "exact on the logit of the weight: for LSAM at any batch size, for SAM up to O(ρ²).",
+    "Corrected: equations 29 (|x|²), 32-33 (transposes, indices), 37 and the constants after 40 (input, head, last A).",
+    "Gradient norms are of the run's own layers without LayerNorm, as a linear and as a ReLU network with biases.",
+    "P1 to P4 are ours. P2: the phantom ratio exceeds the real one exactly when v_hard E[λyΦ_easy] > "
+    "v_easy E[λyΦ_hard]. P3: under the same condition, of equally weighted points those the easy feature fits better gain more.",
+    "P1 is about a short time and about margins, not probe error; P2 says when the ratio rises, not that this helps; P4 "
+    "is a model of two numbers; nothing here but the logit shift covers full SAM.",
+)
+RHO = 1.0  # also where SGD's checkpoints are asked what a phantom step would do
+EPOCHS = (0, 1, 5, 20, 50)
+TRAINING = {"checkpoints": EPOCHS, "keep_weights": True}
+SAM_RHOS = (0.1, 0.01, 0.001)
+SCALE, MARGIN = 2.0, 3.0  # of the easy feature, and total: P4
+KEPT = 24  # points of a comparison that a row keeps for the picture
+
+
+@dataclass(frozen=True)
+class Check:
+    """A comparison: its names, how far prediction and measurement may differ, relative to the largest value."""
+
+    text: str
+    axis: str
+    tolerance: float | None
+    paper: str = "not stated"
+
+
+CHECKS = {
+    "lsam_1": Check("LSAM's logit shift, batch of 1", "LSAM, logit shift (batch 1)", 1e-10, "first order"),
+    "lsam_5": Check("LSAM's logit shift, batch of 5", "LSAM, logit shift (batch 5)", 1e-10, "first order"),
+    "lsam_300": Check("LSAM's logit shift, batch of 300", "LSAM, logit shift (batch 300)", 1e-10, "first order"),
+    **{f"sam_{rho:g}": Check(f"SAM's logit shift, ρ = {rho:g}", f"SAM, logit shift (ρ = {rho:g})", None)
+       for rho in SAM_RHOS},
+    "linear": Check("|∇f|² of a linear network (eq. 33)", "linear network, |∇f|²", 1e-10, "misprinted"),
+    "relu": Check("|∇f|² of a ReLU network (eq. 40)", "ReLU network, |∇f|²", 1e-10, "misprinted"),
+    "speed": Check("P1: speeds of both features", "P1, speed", 1e-3),
+    "slope": Check("P2: slope of the phantom ratio at ρ = 0", "P2, slope of the ratio", 1e-6),
+    "matched": Check("P3: gain per easy margin at equal weight", "P3, gain at equal weight", 1e-6),
+    "margin": Check("P4: hard margin at matched loss", "P4, hard margin", 1e-10),
+    "best": Check("P4: best ratio, s_easy/s_hard", "P4, best ratio", 1e-10),
+}  # fmt: skip
+DRAWN = ("lsam_5", "sam_0.1", "linear", "relu", "speed", "slope", "matched", "margin")
+
+
+@dataclass(frozen=True)
+class Config:
+    """How many runs, and how long."""
+
+    seeds: int = 10
+    epochs: int = 50
+
+
+SCALES = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
+
+
+def runs(config: Config) -> list[ToyConfig]:
+    """SGD and LSAM."""
+    return [ToyConfig(rho=rho, seed=seed, epochs=config.epochs) for rho in (0.0, RHO) for seed in range(config.seeds)]
+
+
+def row(result: Result) -> Row:
+    """Every comparison over all checkpoints, and how often the phantom ratio rises at each."""
+    config = result.config
+    found = [_compared(config, checkpoint) for checkpoint in result.checkpoints] + [_matched_loss(config.seed)]
+    pairs: dict[str, list[Compared]] = {}
+    for name, pair in (item for part in found for item in part.items()):
+        pairs.setdefault(name, []).append(pair)
+    return {
+        **asdict(config),
+        "collapsed": result.collapsed,
+        "checks": {name: _summary(parts) for name, parts in pairs.items()},
+        "rises": [_rises(config, checkpoint) for checkpoint in result.checkpoints],
+    }
+
+
+def _summary(parts: list[Compared]) -> Row:
+    """The largest error and value of a comparison, and some of its points."""
+    predicted, measured = (torch.cat([getattr(p, side).flatten() for p in parts]) for side in Compared._fields)
+    some = torch.linspace(0, len(measured) - 1, min(KEPT, len(measured))).long()
+    return {
+        "error": float(Compared(predicted, measured).error),
+        "size": float(measured.abs().max()),
+        "n": len(measured),
+        "predicted": [float(f"{v:.5g}") for v in predicted[some].tolist()],
+        "measured": [float(f"{v:.5g}") for v in measured[some].tolist()],
+    }
+
+
+def _compared(config: ToyConfig, checkpoint: Checkpoint) -> dict[str, Compared]:
+    """All comparisons that a checkpoint allows."""
+    assert checkpoint.weights is not None
+    phi, y, v = features(config, checkpoint.weights)
+    index = batches(config, config.batch)
+    found = {f"lsam_{size}": _lsam_shift(phi, y, v, batches(config, size)) for size in (1, 5, config.n)}
+    many = phi[index], y[index], v.expand(len(index), 2), RHO
+    found["slope"] = mechanisms.ratio_rise(*many).slope
+    found["matched"] = mechanisms.weight_shift(*many).matched
+    net = config.network().double()
+    net.load_state_dict(checkpoint.weights)
+    x = config.train_points(torch.float64).x
+    head = v if config.rho == 0 else mechanisms.phantom_head(phi, y, v, RHO)
+    found["speed"] = _speeds(net, x, y, head)
+    return found | _sam_shifts(net, x[index[0]], y[index[0]]) | _norms(net, x[:10])
+
+
+def _lsam_shift(phi: Tensor, y: Tensor, v: Tensor, index: Tensor) -> Compared:
+    """How the phantom head of each batch shifts the logits of its weights."""
+    phi, y, v = phi[index], y[index], v.expand(len(index), 2)
+
+    def margins(heads: Tensor) -> Tensor:
+        return mechanisms.margins(torch.einsum("bnk,bk->bn", phi, heads), y)
+
+    lam = torch.sigmoid(-margins(v))
+    shift = mechanisms.margin_shift(phi, y, lam, RHO)
+    return Compared(shift, margins(v) - margins(mechanisms.phantom_head(phi, y, v, RHO)))
+
+
+def _sam_shifts(net: ToyNet, x: Tensor, y: Tensor) -> dict[str, Compared]:
+    """The same for full SAM, at radii that fall by ten."""
+    w = {name: p.detach() for name, p in net.named_parameters()}
+
+    def margins(w: dict[str, Tensor]) -> Tensor:
+        return mechanisms.margins(functional_call(net, w, (x,)), y)
+
+    return {f"sam_{rho:g}": mechanisms.logit_shift(sam(rho=rho), margins, w) for rho in SAM_RHOS}
+
+
+def _norms(net: ToyNet, x: Tensor) -> dict[str, Compared]:
+    """Squared gradient norms of the network's layers without LayerNorm, linear and with ReLU, against autograd."""
+    layers: list[Any] = [net.phi[6], net.phi[3], net.phi[0]]
+    v, *weights = (layer.weight.detach() for layer in layers)
+    biases = [layer.bias.detach() for layer in layers[1:]]
+    linear = mechanisms.linear_feature_gradient(v[0], weights, x).squared_norm
+    relu = mechanisms.relu_feature_gradient(v[0], weights, x, biases).squared_norm
+    return {
+        "linear": Compared(linear, _squared_norms(_linear, (v[0], *weights), x)),
+        "relu": Compared(relu, _squared_norms(_relu, (v[0], *weights, *biases), x)),
+    }
+
+
+def _linear(w: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    v, first, second = w
+    return v @ first @ second @ x
+
+
+def _relu(w: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    v, first, second, c_first, c_second = w
+    return v @ torch.relu(first @ torch.relu(second @ x + c_second) + c_first)
+
+
+def _squared_norms(f: Callable[..., Tensor], w: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    """By autograd, one example at a time."""
+    return sum((g.flatten(1).square().sum(1) for g in vmap(grad(f), (None, 0))(w, x)), torch.zeros(len(x)).double())
+
+
+def _speeds(net: ToyNet, x: Tensor, y: Tensor, v: Tensor) -> Compared:
+    """P1, at the real head for SGD and at the phantom head for LSAM."""
+    theta = {name: p.detach() for name, p in net.phi.named_parameters()}
+    views = two_views(x)
+    return mechanisms.feature_speeds(lambda w: functional_call(net.phi, w, (views,))[..., 0], theta, y, v).speed
+
+
+def _matched_loss(seed: int) -> dict[str, Compared]:
+    """P4, with a scale of the hard feature that the seed draws."""
+    hard = 0.25 + float(torch.rand((), generator=generator(seed, "scale")))
+    r = SCALE / hard * 2.0 ** torch.arange(-2, 2.5, 0.5).double()
+    found = mechanisms.matched_margin(r, SCALE, hard, MARGIN)
+    return {"margin": found.hard, "best": found.best}
+
+
+def _rises(config: ToyConfig, checkpoint: Checkpoint) -> Row:
+    """P2 on every batch of the training set: where it speaks, where it is right, where the ratio rises."""
+    assert checkpoint.weights is not None
+    phi, y, v = features(config, checkpoint.weights)
+    index = batches(config, config.batch)
+    found = mechanisms.ratio_rise(phi[index], y[index], v.expand(len(index), 2), RHO)
+    predicted, measured = (side[found.valid] for side in found.raised)
+    return {
+        "epoch": checkpoint.epoch,
+        "valid": len(measured),
+        "agree": int((predicted == measured).sum()),
+        "raised": int(measured.sum()),
+    }
+
+
+def tables(rows: list[Row]) -> list[report.Table]:
+    """Largest errors, and how often the phantom ratio rises."""
+    errors = [[check.text, *_largest(rows, name), check.tolerance] for name, check in CHECKS.items()]
+    rising = [
+        [algorithm(group[0]), epoch, report.estimate(row["raised"] / max(row["valid"], 1) for row in group),
+         f"{sum(row['agree'] for row in group)} of {sum(row['valid'] for row in group)}"]
+        for (_, epoch), group in by(_rising(rows), "rho", "epoch").items()
+    ]  # fmt: skip
+    columns = ["prediction", "largest error", "largest value", "relative", "comparisons", "tolerance"]
+    return [
+        report.Table(columns, errors, "Predicted against measured in float64, over all runs and checkpoints."),
+        report.Table(
+            ["checkpoints of", "epoch", "batches where the ratio rises", "condition right on"],
+            rising,
+            f"P2 on the batches of 5 with ρ = {RHO:g}; mean over seeds ± standard error.",
+        ),
+    ]
+
+
+def _largest(rows: list[Row], name: str) -> tuple[float, float, float, int]:
+    """Error, value, their ratio, and how many comparisons."""
+    checks = [row["checks"][name] for row in rows]
+    error, size = (max(c[key] for c in checks) for key in ("error", "size"))
+    return error, size, error / size, sum(c["n"] for c in checks)
+
+
+def _rising(rows: list[Row]) -> list[Row]:
+    return [{"rho": row["rho"], **point} for row in rows for point in row["rises"]]
+
+
+def plots(rows: list[Row]) -> list[Any]:
+    """Predicted against measured, and when the ratio rises."""
+    with report.figure(3, 3, size=(9.6, 9.4)) as (figure, axes):
+        for panel, name in zip(axes.flat, DRAWN, strict=False):
+            for color, (rho, group) in zip(report.PALETTE, by(rows, "rho").items(), strict=False):
+                x, y = ([v for row in group for v in row["checks"][name][side]] for side in Compared._fields)
+                panel.plot(x, y, ".", color=color, alpha=0.5, markersize=5, label=f"ρ = {rho:g}")
+            panel.axline((0, 0), slope=1, color="#777777", linewidth=0.8, zorder=0)
+            panel.set(title=CHECKS[name].axis, xlabel="predicted", ylabel="measured")
+        last = axes.flat[-1]
+        for rho, group in by(_rising(rows), "rho").items():
+            epochs = by(group, "epoch")
+            shares = [report.estimate(r["raised"] / max(r["valid"], 1) for r in g) for g in epochs.values()]
+            report.curve(last, list(epochs), shares, "LSAM" if rho else "SGD")
+        last.set(title="P2, batches where the ratio rises", xlabel="epoch", ylabel="share of batches", ylim=(0, 1.02))
+        last.legend(title="checkpoints of")
+    return [figure]
+
+
+def claims(rows: list[Row]) -> list[report.Claim]:
+    """Each prediction within its tolerance; SAM's remainder of second order; P2 right wherever it speaks."""
+    judged = [_within(name, *_largest(rows, name)[2:]) for name, check in CHECKS.items() if check.tolerance]
+    agree, valid = (sum(point[key] for point in _rising(rows)) for key in ("agree", "valid"))
+    return [
+        *judged[:3],
+        _second_order(rows),
+        *judged[3:],
+        report.Claim(
+            "P2: the phantom ratio exceeds the real one exactly when the condition says so.",
+            agree == valid > 0,
+            ours=f"right on {agree} of {valid} batches",
+            paper="not stated",
+        ),
+    ]
+
+
+def _within(name: str, relative: float, n: int) -> report.Claim:
+    check = CHECKS[name]
+    return report.Claim(
+        f"{check.text}: as predicted.",
+        relative <= (check.tolerance or 0.0),
+        ours=f"relative error at most {relative:.1e} (n={n})",
+        paper=check.paper,
+        detail=f"Judged by a relative error up to {check.tolerance:g}.",
+    )
+
+
+def _second_order(rows: list[Row]) -> report.Claim:
+    """The error falls a hundredfold when rho falls tenfold."""
+    factors = [
+        math.log10(row["checks"][f"sam_{big:g}"]["error"] / row["checks"][f"sam_{small:g}"]["error"])
+        for row in rows
+        for big, small in zip(SAM_RHOS, SAM_RHOS[1:], strict=False)
+    ]
+    order = report.estimate(factors)
+    return report.Claim(
+        "SAM's logit shift is as predicted up to O(ρ²).",
+        abs(order.mean - 2) < 0.25,
+        ours=f"the error falls as ρ to the power {order}",
+        paper="first order",
+        detail="Judged by a power within 0.25 of 2.",
+    )

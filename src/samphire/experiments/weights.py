@@ -1,0 +1,337 @@
+"""What the figures in detail share: a checkpoint's features, its importance weights, pairs of runs.
+
+Not an experiment of its own. Figures 5 and 6 show one checkpoint of the runs that figures 8 and 9 show at all of
+theirs, so the four share their runs and rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samphire import mechanisms, report
+from samphire.experiments import Row, by
+from samphire.train import Checkpoint, Result, ToyConfig, generator
+
+EPOCHS = (1, 5, 10, 25, 50, 100)
+SHOWN = 10  # the epoch of figures 5 and 6: both algorithms fit the labels, neither has the spiral
+RHOS = {True: 1.0, False: 0.5}  # trained head, head frozen at (1, 1): there rho < v_easy, so v~_easy stays positive
+TRAINING = {"checkpoints": EPOCHS, "keep_weights": True}
+EASY_BINS, HARD_BINS = torch.linspace(-4, 20, 25).double(), torch.linspace(-4, 8, 25).double()
+NOTES = (
+    "The paper gives neither ρ nor epochs nor seeds. We take ρ = 1 with a trained head (the text) and ρ = 0.5 with "
+    "the head frozen at (1, 1) (what figure 3 describes), so that the phantom easy weight stays positive.",
+    "Weights are those of the 300 training points; the phantom head is that of the point's batch of 5, as in "
+    "training. At SGD's checkpoints it is taken with the ρ of the LSAM run beside it.",
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """How many runs, and how long."""
+
+    seeds: int = 10
+    epochs: int = 100
+
+
+CONFIGS = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
+
+
+def runs(config: Config) -> list[ToyConfig]:
+    """SGD and LSAM, with a trained and a frozen head."""
+    return [
+        ToyConfig(rho=rho, train_head=train_head, seed=seed, epochs=config.epochs)
+        for train_head, radius in RHOS.items()
+        for rho in (0.0, radius)
+        for seed in range(config.seeds)
+    ]
+
+
+def features(config: ToyConfig, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Features (n, 2) of the training points, their labels, and the head, in float64."""
+    net = config.network()
+    net.load_state_dict(weights)
+    net.double()
+    x, y = config.train_points(torch.float64)
+    with torch.no_grad():
+        return net.features(x), y, net.head.weight[0].detach()
+
+
+def batches(config: ToyConfig, size: int) -> Tensor:
+    """The training points in batches (n / size, size), in an order of the seed's own."""
+    return torch.randperm(config.n, generator=generator(config.seed, "measure")).view(-1, size)
+
+
+def phantom_weights(phi: Tensor, y: Tensor, v: Tensor, rho: float, index: Tensor) -> Tensor:
+    """Every point's importance weight at the phantom head of its batch."""
+    heads = mechanisms.phantom_head(phi[index], y[index], v.expand(len(index), 2), rho)
+    lam = torch.empty_like(y)
+    lam[index] = mechanisms.importance_weights(torch.einsum("bnk,bk->bn", phi[index], heads), y[index])
+    return lam
+
+
+def row(result: Result) -> Row:
+    """Lorenz curves, their numbers, and median weights by contribution, at every checkpoint."""
+    return {
+        **asdict(result.config),
+        "collapsed": result.collapsed,
+        "checkpoints": [_measured(result.config, checkpoint) for checkpoint in result.checkpoints],
+    }
+
+
+def _measured(config: ToyConfig, checkpoint: Checkpoint) -> Row:
+    assert checkpoint.weights is not None
+    phi, y, v = features(config, checkpoint.weights)
+    rho = config.rho or RHOS[config.train_head]
+    real = mechanisms.importance_weights(phi @ v, y)
+    phantom = phantom_weights(phi, y, v, rho, batches(config, config.batch))
+    easy, hard = mechanisms.contributions(phi, y, v).T.contiguous()
+    measured: Row = {"epoch": checkpoint.epoch, **checkpoint.values, "v": v.tolist()}
+    for name, lam in (("real", real), ("phantom", phantom)):
+        measured |= {
+            f"lorenz_{name}": _rounded(mechanisms.lorenz(lam)[::5]),
+            f"gini_{name}": float(mechanisms.gini(lam)),
+            f"ess_{name}": float(mechanisms.effective_sample_size(lam)),
+            f"mean_{name}": float(lam.mean()),
+            f"share_{name}": float(lam[leaning(easy, hard)].sum() / lam.sum()),
+        }
+    return measured | _gains(real, phantom, easy, hard) | {"cells": _cells(real, phantom, easy, hard)}
+
+
+def leaning(easy: Tensor, hard: Tensor) -> Tensor:
+    """Which points the easy feature fits better than it fits most, and the hard one worse."""
+    return (easy > easy.median()) & (hard < hard.median())
+
+
+def _gains(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
+    """Rank correlations of a point's gain in weight with what fits it; the last at equal real weight."""
+    gain = phantom.log() - real.log()
+    ranks = torch.stack([t.argsort().argsort().double() for t in (gain, easy, hard, easy + hard)])
+    of_gain, _, of_hard, of_margin = torch.corrcoef(ranks)
+    matched = (of_gain[2] - of_gain[3] * of_hard[3]) / ((1 - of_gain[3] ** 2) * (1 - of_margin[2] ** 2)).sqrt()
+    return {"gain_easy": float(of_gain[1]), "gain_hard": float(of_gain[2]), "gain_hard_matched": float(matched)}
+
+
+def _cells(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> list[list[float]]:
+    """The bins that hold points: easy bin, hard bin, median real weight, median phantom weight."""
+    grids = [
+        mechanisms.median_by_contribution(lam, easy, hard, (EASY_BINS, HARD_BINS)).median for lam in (real, phantom)
+    ]
+    where = grids[0].isfinite().nonzero()
+    values = torch.stack([g[tuple(where.T)] for g in grids], 1)
+    return [[*place, *_rounded(value)] for place, value in zip(where.tolist(), values, strict=True)]
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [float(f"{v:.4g}") for v in values.tolist()]
+
+
+# What the figures ask of rows
+
+
+def checkpoints(rows: Iterable[Row], epoch: int | None = None) -> list[Row]:
+    """One row for each run that did not collapse and each of its checkpoints, or the last up to an epoch."""
+    chosen = []
+    for run in rows:
+        if run["collapsed"]:
+            continue
+        known = [c for c in run["checkpoints"] if epoch is None or c["epoch"] <= epoch]
+        settings = {name: run[name] for name in ("seed", "rho", "train_head", "collapsed")}
+        for checkpoint in known if epoch is None else known[-1:]:
+            chosen.append({**settings, "algorithm": algorithm(run), **checkpoint})
+    return chosen
+
+
+def algorithm(row: Row) -> str:
+    """The name in tables and pictures."""
+    return "LSAM" if row["rho"] else "SGD"
+
+
+def head(train_head: bool) -> str:
+    """What the head does, for titles."""
+    return "trained head" if train_head else "frozen head"
+
+
+def gain(first: Iterable[Row], second: Iterable[Row], value: Callable[[Row], float]) -> report.Estimate:
+    """The mean of second minus first over the seeds that both have, without collapsed runs."""
+    a, b = ({row["seed"]: row for row in rows if not row["collapsed"]} for rows in (first, second))
+    return report.estimate(value(b[seed]) - value(a[seed]) for seed in a if seed in b)
+
+
+def rises(change: report.Estimate) -> bool:
+    """Whether a change is above zero by more than two of its standard errors."""
+    return change.mean > 2 * change.error
+
+
+def at_every_epoch(
+    text: str, change: Callable[[list[Row]], report.Estimate], rows: Sequence[Row], paper: str, detail: str = ""
+) -> report.Claim:
+    """A claim that some change is above zero at every checkpoint that the rows have."""
+    found = {epoch: change(group) for epoch, group in by(rows, "epoch").items()}
+    failed = [str(epoch) for epoch, estimate in found.items() if not rises(estimate)]
+    several = len(found) > 1
+    return report.Claim(
+        text,
+        bool(found) and not failed,
+        ours="; ".join(f"epoch {epoch}: {e}" if several else str(e) for epoch, e in found.items()),
+        paper=paper,
+        detail=detail + (f" Fails at epoch {', '.join(failed)}." if failed and several else ""),
+    )
+
+
+def uniformity_table(rows: list[Row]) -> report.Table:
+    """Gini coefficient and effective sample size of the weights."""
+    lines = [
+        [head(trained), name, epoch, *(estimate(group, c) for c in ("gini_real", "gini_phantom")),
+         *(estimate(group, c) for c in ("ess_real", "ess_phantom")), estimate(group, "train_error")]
+        for (trained, name, epoch), group in by(rows, "train_head", "algorithm", "epoch").items()
+    ]  # fmt: skip
+    columns = ["head", "checkpoint", "epoch", "Gini, real", "Gini, phantom", "effective sample, real",
+               "effective sample, phantom", "training error"]  # fmt: skip
+    return report.Table(columns, lines, "Importance weights of 300 points; mean over seeds ± standard error.")
+
+
+def estimate(rows: Iterable[Row], column: str) -> report.Estimate:
+    """The mean of a column."""
+    return report.estimate(row[column] for row in rows)
+
+
+def uniformity_claims(rows: list[Row]) -> list[report.Claim]:
+    """Both comparisons of figure 5, for each head."""
+
+    def within(group: list[Row]) -> report.Estimate:
+        return report.estimate(row["gini_real"] - row["gini_phantom"] for row in group if row["rho"])
+
+    def across(group: list[Row]) -> report.Estimate:
+        lsam, sgd = ([row for row in group if algorithm(row) == name] for name in ("LSAM", "SGD"))
+        return gain(lsam, sgd, lambda row: row["gini_phantom" if row["rho"] else "gini_real"])
+
+    judged = []
+    for trained, group in by(rows, "train_head").items():
+        setting = f"{head(trained)}, ρ = {RHOS[trained]:g}"
+        judged += [
+            at_every_epoch(
+                f"Within LSAM's checkpoint the phantom weights are more uniform than the real ones ({setting}).",
+                within, group, "more uniform", "Gini of the real weights minus that of the phantom weights.",
+            ),
+            at_every_epoch(
+                f"The weights of LSAM's updates are more uniform than those of SGD's ({setting}).",
+                across, group, "more uniform", "Gini of SGD's real weights minus that of LSAM's phantom weights.",
+            ),
+        ]  # fmt: skip
+    return judged
+
+
+def draw_lorenz(axes: Any, rows: list[Row]) -> None:
+    """Mean Lorenz curves: SGD and LSAM, real and phantom."""
+    for color, (name, group) in zip(report.PALETTE, by(rows, "algorithm").items(), strict=False):
+        for where, line in (("real", "--"), ("phantom", "-")):
+            curves = zip(*(row[f"lorenz_{where}"] for row in group), strict=True)
+            means = [report.estimate(points) for points in curves]
+            x = [k / (len(means) - 1) for k in range(len(means))]
+            report.curve(axes, x, means, f"{name}, {where}", color=color, linestyle=line, marker="")
+    axes.plot([0, 1], [0, 1], color="#777777", linestyle=":", linewidth=1, label="uniform")
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.grid(visible=False)
+
+
+def fit_table(rows: list[Row]) -> report.Table:
+    """Who gains weight at the phantom parameter."""
+    lines = [
+        [head(trained), name, epoch, *(estimate(group, column) for column in _FIT)]
+        for (trained, name, epoch), group in by(rows, "train_head", "algorithm", "epoch").items()
+    ]
+    caption = (
+        "Share of the weight on points fit well by the easy and poorly by the hard feature (above and below the "
+        "median), and rank correlations of log(λ̃/λ) with the contributions; mean over seeds ± standard error."
+    )
+    return report.Table(["head", "checkpoint", "epoch", *_FIT.values()], lines, caption)
+
+
+_FIT = {
+    "share_real": "share, real",
+    "share_phantom": "share, phantom",
+    "gain_easy": "gain with easy",
+    "gain_hard": "gain with hard",
+    "gain_hard_matched": "gain with hard at equal λ",
+}
+
+
+def fit_claims(rows: list[Row]) -> list[report.Claim]:
+    """Whom the phantom parameter of LSAM hears more, for each head."""
+    judged = []
+    lsam = [row for row in rows if row["algorithm"] == "LSAM"]
+    for trained, group in by(lsam, "train_head").items():
+        setting = f"{head(trained)}, ρ = {RHOS[trained]:g}"
+        judged += [
+            at_every_epoch(text.format(setting), _mean_of(value), group, paper, detail)
+            for text, value, paper, detail in _FIT_CLAIMS
+        ]
+    return judged
+
+
+def _mean_of(value: Callable[[Row], float]) -> Callable[[list[Row]], report.Estimate]:
+    return lambda rows: report.estimate(map(value, rows))
+
+
+_FIT_CLAIMS: tuple[tuple[str, Callable[[Row], float], str, str], ...] = (
+    (
+        "Points fit well by the easy and poorly by the hard feature get a larger share of the weight at the phantom "
+        "parameter ({}).",
+        lambda row: row["share_phantom"] - row["share_real"],
+        "up-weighted",
+        "Share at the phantom minus share at the real parameter.",
+    ),
+    (
+        "Points that the easy feature fits poorly lose weight ({}).",
+        lambda row: row["gain_easy"],
+        "less importance",
+        "Rank correlation of log(λ̃/λ) with the easy contribution.",
+    ),
+    (
+        "Points that the hard feature fits poorly gain weight ({}).",
+        lambda row: -row["gain_hard"],
+        "more importance",
+        "Minus the rank correlation of log(λ̃/λ) with the hard contribution.",
+    ),
+    (
+        "Of points with equal real weight, those that the hard feature fits poorly gain weight ({}).",
+        lambda row: -row["gain_hard_matched"],
+        "not separated",
+        "As before, but the partial correlation at equal λ: our form of the claim (P3).",
+    ),
+)
+
+
+def draw_medians(axes: Any, rows: list[Row], which: str) -> Any:
+    """Median weight by contribution, averaged over seeds: at the real or the phantom parameter, or their ratio.
+
+    The ratio is of shares: each weight over the mean weight, so that a common factor does not show.
+    """
+    import numpy as np
+    from matplotlib.colors import LogNorm
+
+    grid = _mean_grid(rows, which)
+    scale = LogNorm(0.1, 10) if which == "ratio" else LogNorm(1e-4, 1)
+    cmap = "RdBu_r" if which == "ratio" else "viridis"
+    mesh = axes.pcolormesh(EASY_BINS, HARD_BINS, np.ma.masked_invalid(grid.T.numpy()), norm=scale, cmap=cmap)
+    axes.grid(visible=False)
+    axes.axhline(0, color="#777777", linewidth=0.7)
+    axes.axvline(0, color="#777777", linewidth=0.7)
+    return mesh
+
+
+def _mean_grid(rows: list[Row], which: str) -> Tensor:
+    """Geometric mean over seeds of each bin's median; nan where no seed has a point."""
+    total, count = (torch.zeros(len(EASY_BINS) - 1, len(HARD_BINS) - 1).double() for _ in range(2))
+    for row in rows:
+        for i, j, real, phantom in row["cells"]:
+            ratio = (phantom / row["mean_phantom"]) / (real / row["mean_real"])
+            total[i, j] += math.log({"real": real, "phantom": phantom, "ratio": ratio}[which])
+            count[i, j] += 1
+    return (total / count).exp()
