@@ -10,7 +10,27 @@ import torch
 from torch import Tensor, nn
 
 from samphire import optim
-from samphire.optim import asam, every, gam, gnp, gsam, looksam, lsam, m_sharpness, msam, random, sam, sam_on
+from samphire.optim import (
+    ae_sam,
+    asam,
+    cr_sam,
+    every,
+    friendly,
+    gam,
+    gnp,
+    gsam,
+    looksam,
+    lsam,
+    m_sharpness,
+    msam,
+    random,
+    sagm,
+    sam,
+    sam_on,
+    stable,
+    stale,
+    vasso,
+)
 
 RULES: dict[str, Any] = {
     "sam": sam(0.1),
@@ -23,8 +43,15 @@ RULES: dict[str, Any] = {
     "msam": msam(0.2, mu=0.8),
     "gam": gam(0.2, r=0.05),
     "random": random(0.1),
+    "sagm": sagm(0.1, alpha=0.02),
+    "stable": stable(0.1),
+    "cr_sam": cr_sam(0.1, gamma=0.3, beta=0.1),
+    "stale": stale(0.1),
+    "friendly": friendly(0.1, sigma=0.7, lam=0.8),
+    "vasso": vasso(0.1, theta=0.4),
     "m_sharpness": m_sharpness(4, sam(0.1)),
     "every": every(2, asam(0.3)),
+    "ae_sam": ae_sam(10, gsam(0.1)),
 }
 # Combinations that no factory has by itself.
 HYBRIDS: dict[str, Any] = {

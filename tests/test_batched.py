@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -211,8 +210,8 @@ def test_a_run_among_others_is_the_plain_loop(config: ToyConfig, together: dict[
     torch.testing.assert_close(result.phantom, torch.stack(phantoms), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{}, {"chunk": 2}, {"chunk": 3, "threads": 2}], ids=str)
-def test_neighbours_order_chunks_and_threads_change_nothing(settings: Any, together: dict[Any, Result]) -> None:
+@pytest.mark.parametrize("settings", [{}, {"chunk": 2}, {"chunk": 3, "workers": 2}], ids=str)
+def test_neighbours_order_chunks_and_workers_change_nothing(settings: Any, together: dict[Any, Result]) -> None:
     others = [replace(run, seed=run.seed + 100) for run in MIXED]
     again = trained([*reversed(MIXED), *others], **settings)
     for config in MIXED:
@@ -228,13 +227,28 @@ def test_runs_of_one_shape_advance_together_and_only_sam_pays_for_its_second_pas
     assert sorted(map(sorted, shapes)) == [[(1, False)], [(5, False)], [(5, True)], [(7, True)]]
 
 
-def test_threads_leave_torchs_setting_as_it_was() -> None:
+def test_work_is_shared_only_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr(
+        train, "_by_workers", lambda jobs, workers, counter: started.append((len(jobs), workers)) or []
+    )
     torch.set_num_threads(2)
-    runs = [replace(SMALL, seed=s, epochs=1) for s in range(4)]
-    assert len(trained(runs, chunk=1, threads=2)) == 4
-    with ThreadPoolExecutor(1) as new:
-        assert new.submit(torch.get_num_threads).result() == 2
-    assert torch.get_num_threads() == 2
+    list(fit_many([ToyConfig(epochs=1, seed=s) for s in range(9)]))
+    assert not started
+    list(fit_many([ToyConfig(seed=s) for s in range(60)]))  # 360000 steps
+    assert started == [(2, 2)]
+
+
+def test_a_failure_in_a_worker_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = replace(SMALL)
+    object.__setattr__(odd, "algorithm", "none such")
+    with pytest.raises(KeyError, match="none such"):
+        list(fit_many([odd, replace(SMALL, epochs=2)], workers=2))
+    monkeypatch.setattr(train.sys, "executable", "false")
+    with pytest.raises(
+        RuntimeError, match=r"a worker process ended \(exit code 1\) before its runs did; use workers=1"
+    ):
+        list(fit_many([SMALL, replace(SMALL, epochs=2)], workers=2))
 
 
 def test_relations_between_algorithms() -> None:
@@ -424,11 +438,11 @@ def test_progress_reaches_the_total_and_a_dropped_iteration_stops() -> None:
     assert seen[-1] == (4 * 15, 4 * 15)
     assert all(a[0] < b[0] for a, b in pairwise(seen))
     seen.clear()
-    short_and_long = [replace(SMALL, epochs=1), replace(SMALL, epochs=300)]
-    some = fit_many(short_and_long, threads=2, progress=lambda done, total: seen.append((done, total)))
+    short_and_long = [replace(SMALL, epochs=1), replace(SMALL, epochs=3000)]
+    some = fit_many(short_and_long, workers=2, progress=lambda done, total: seen.append((done, total)))
     next(some)
     some.close()
-    assert seen[-1][0] < seen[-1][1]
+    assert 0 < seen[-1][0] < seen[-1][1]
 
 
 def test_seeds_choose_data_weights_and_order_and_the_global_rng_is_left_alone() -> None:

@@ -11,9 +11,12 @@ from cases import ALL, RULES, loss_of, problem, weights
 from samphire import optim, tree
 from samphire.optim import (
     Memory,
+    ae_sam,
     asam,
     bind,
+    cr_sam,
     every,
+    friendly,
     gam,
     gnp,
     gsam,
@@ -25,10 +28,14 @@ from samphire.optim import (
     ramp,
     random,
     rule,
+    sagm,
     sam,
     sam_on,
     sharpness_aware_gradient,
+    stable,
+    stale,
     tied,
+    vasso,
 )
 from samphire.optim.protocol import Group, drive, gradient_at
 from samphire.tree import Vector, norm
@@ -62,6 +69,12 @@ GOLDEN = [
     (gam(0.2, 0.02, 0.5, 0.6, 0.03), (1, -1), (1.014939863, -3.295732409)),
     (gam(0.2, 0.02, 0.5, 0.6, 0.03, clean_weight="one"), (1, -1), (1.013895083, -3.296054112)),
     (looksam(0.1, 5, 0.7), (1, -1), (1.031622777, -3.284604989)),
+    (sagm(0.05, 1e-3), (1, -1), (1.007405694, -3.066651247)),
+    (stable(0.05), (1, -1), (0.9727059452, -3.008960476)),
+    (cr_sam(0.1, 0.1, 0.01), (1, -1), (1.032255232, -3.290297089)),
+    (stale(0.05), (1, -1), (1.0, -3.0)),
+    (friendly(0.1, 1.0, 0.9), (1, -1), (1.031622777, -3.284604989)),
+    (vasso(0.1, 0.9), (1, -1), (1.031622777, -3.284604989)),
     (msam(0.3, 0.9), (1, -1), (1.0, -3.0)),
     # by hand: g = (1, -3); only b moves, by 0.05 downwards, so its gradient is 3 * -1.05
     (lsam(0.05, head="b"), (1, -1), (1.0, -3.15)),
@@ -97,6 +110,44 @@ def test_msam_second_and_third_step():
     assert w2 == pytest.approx((0.729486833, -0.3053814968), abs=1e-9)
     assert g3 == pytest.approx((0.6104914939, -0.08997200034), abs=1e-9)
     assert w3 == pytest.approx((0.5149758333, 0.05877235607), abs=1e-9)
+
+
+# rule, momentum of the base: gradient and weights of later steps (RULES-CHECKED section D)
+LATER = [
+    (friendly(0.1, 1.0, 0.9), 1, (0.8864253567, -1.716249195), (0.8081951867, -0.4999145815)),
+    (friendly(0.1, 0.5, 0.9), 1, (0.9579032397, -2.25218749), (0.8010473984, -0.4463207521)),
+    (vasso(0.1, 0.9), 1, (0.9362853145, -2.290290375), (0.803209191, -0.4425104644)),
+    (vasso(0.1, 0.2), 1, (0.9298230789, -2.297828128), (0.8038554145, -0.4417566891)),
+    (stale(0.05), 1, (0.9158113883, -2.242302495), None),
+    (stale(0.05), 2, (0.8273240778, -1.5661737), None),
+]
+
+
+@pytest.mark.parametrize(("r", "step", "gradient", "w"), LATER, ids=[repr(r)[:40] for r, *_ in LATER])
+def test_later_steps_are_the_golden_numbers(r, step, gradient, w):
+    g, after = run_sgd(r, step + 1)[step]
+    assert g == pytest.approx(gradient, abs=1e-8)  # VaSSO's official guard of 1e-7 moves the 9th digit
+    assert w is None or after == pytest.approx(w, abs=1e-8)
+
+
+def test_cr_sam_sees_the_second_difference_on_a_quartic():
+    quartic = lambda w: quadratic(w) + 0.25 * sum((t**4).sum() for t in w.values())
+    for start, expected in [((1, -1), (2.189754379, -4.576919293)), ((1, -2), (2.058422798, -15.58617228))]:
+        g = sharpness_aware_gradient(cr_sam(0.1, 0.1, 0.01), quartic, point(*start))
+        assert torch.cat(list(g.values())).tolist() == pytest.approx(expected, abs=1e-8)
+
+
+def test_ae_sam_decides_by_the_running_mean_and_variance():
+    w, memory, seen = point(1, -1), Memory(), []
+    for _ in range(3):
+        answer, asked = gradient_at(quadratic, w), []
+        g = drive(ae_sam(10, sam(0.05)), w, memory, lambda r: asked.append(r) or answer(r)).dense()
+        w = {n: w[n] - 0.1 * g[n] for n in w}
+        seen.append((len(asked), memory["mean"], memory["variance"]))
+    assert [passes for passes, _, _ in seen] == [2, 2, 1]
+    assert [m for _, m, _ in seen] == pytest.approx([1, 1.403967781, 1.524313233], abs=1e-8)
+    assert [v for _, _, v in seen] == pytest.approx([8.10004086, 8.611875513, 7.868000489], abs=1e-8)
+    assert torch.cat(list(w.values())).tolist() == pytest.approx((0.7259183759, -0.3264046872), abs=1e-9)
 
 
 def test_m_sharpness_by_hand():
@@ -159,6 +210,14 @@ REDUCES = {
     "m_sharpness over the whole batch is the rule": (m_sharpness(8, gsam(0.1)), gsam(0.1)),
     "gam with b1=1, gamma=0 is sam(r)": (gam(0.2, r=0.1, b1=1.0, gamma=0.0), sam(0.1)),
     "msam rho=0 is plain": (msam(0.0), sam(0.0)),
+    "friendly sigma=0 is sam": (friendly(0.1, sigma=0.0), sam(0.1)),
+    "vasso theta=1 is sam": (vasso(0.1, theta=1.0), sam(0.1)),
+    "cr_sam without regularisers is sam": (cr_sam(0.1, gamma=0.0, beta=0.0), sam(0.1)),
+    "stale rho=0 is plain": (stale(0.0), sam(0.0)),
+    "sagm rho=0, alpha=0 is plain": (sagm(0.0, alpha=0.0), sam(0.0)),
+    "stable rho=0 is plain": (stable(0.0), sam(0.0)),
+    "ae_sam with an endless threshold is plain": (ae_sam(10, sam(0.1), low=1e9, high=1e9), sam(0.0)),
+    "ae_sam with none is the rule": (ae_sam(10, gsam(0.1), low=-1e9, high=-1e9), gsam(0.1)),
     "ramp from and to rho is sam": (sam(ramp(0.1, steps=3, start=0.1)), sam(0.1)),
 }
 
@@ -199,7 +258,8 @@ def requests(r, model, loss, steps=2, n=8):
 
 
 RADIUS = {"sam": 0.1, "lsam": 0.2, "sam_on": 0.3, "gsam": 0.1, "gnp": 0.1, "looksam": 0.1, "msam": 0.2,
-          "random": 0.1, "m_sharpness": 0.1}  # fmt: skip
+          "random": 0.1, "m_sharpness": 0.1, "stable": 0.1, "cr_sam": 0.1, "stale": 0.1, "friendly": 0.1, "vasso": 0.1,
+          "ae_sam": 0.1}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -214,6 +274,9 @@ def test_every_displacement_has_the_length_rho(name):
         t = metric(Vector(w), ones).dense()
         lengths = [norm(Vector({n: e / t[n] for n, e in eps.dense().items()})).item() for eps in moved]
         assert lengths == pytest.approx([0.3] * len(lengths), rel=1e-12)
+    elif name == "sagm":  # a step back by alpha g
+        g = Vector(torch.func.grad(loss_of(model, x, y))(w))
+        assert [norm(eps + 0.02 * g).item() for eps in moved] == pytest.approx([0.1] * len(moved), rel=1e-12)
     elif name == "gam":
         lengths = [norm(eps).item() for eps in moved[:2]] + [norm(moved[2] - moved[1]).item()]
         assert lengths == pytest.approx([0.05, 0.2, 0.05], rel=1e-12)
@@ -226,7 +289,10 @@ def test_stated_passes_are_the_passes_asked_for(name):
     model, x, y = problem()
     _, seen = requests(ALL[name], model, loss_of(model, x, y), steps=12)
     examples = sum(8 if request.examples is None else len(range(8)[request.examples]) for request in seen)
-    assert examples / (8 * 12) == pytest.approx(ALL[name].passes)
+    if name == "ae_sam":  # decides by the gradients it sees; here they stay as large as they were
+        assert examples / (8 * 12) == 2
+    else:
+        assert examples / (8 * 12) == pytest.approx(ALL[name].passes)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -248,7 +314,7 @@ def test_rules_run_inside_vmap_over_rho_and_equal_the_loop(name):
     model, x, y = problem()
     loss, w = loss_of(model, x, y), weights(model)
     template = bind(ALL[name], model)
-    if name in ("m_sharpness", "every", "m_sharpness of looksam", "every gsam on norm layers"):
+    if name in ("ae_sam", "m_sharpness", "every", "m_sharpness of looksam", "every gsam on norm layers"):
         with_rho = lambda rho: replace(template, rule=replace(template.rule, rho=rho))
     else:
         with_rho = lambda rho: replace(template, rho=rho)
@@ -308,6 +374,12 @@ BAD = [
     (lambda: msam(mu=1), r"msam: mu must lie in \[0, 1\), got 1"),
     (lambda: gam(r=-1), "r must be a finite number >= 0 or a schedule, got -1"),
     (lambda: gam(clean_weight="b1"), "gam: clean_weight must be 'b0' or 'one', got 'b1'"),
+    (lambda: sagm(alpha=-1), "sagm: alpha must be >= 0, got -1"),
+    (lambda: cr_sam(gamma=-1), "cr_sam: gamma must be >= 0, got -1"),
+    (lambda: friendly(lam=2), r"friendly: lam must lie in \[0, 1\], got 2"),
+    (lambda: vasso(theta=-1), r"vasso: theta must lie in \[0, 1\], got -1"),
+    (lambda: ae_sam(0), "ae_sam: steps must be a whole number of steps >= 1, got 0"),
+    (lambda: ae_sam(decay=1), r"ae_sam: decay must lie in \[0, 1\), got 1"),
     (lambda: every(0, sam()), "every: k must be a whole number of steps >= 1, got 0"),
     (lambda: m_sharpness(0), "m_sharpness: m must be a number of examples >= 1, got 0"),
     (lambda: random(-1), "rho must be"),

@@ -7,8 +7,11 @@ loss = opt.step(closure)
 
 from samphire.optim import (
     SharpnessAware,
+    ae_sam,
     asam,
+    cr_sam,
     every,
+    friendly,
     gam,
     gnp,
     gsam,
@@ -17,14 +20,19 @@ from samphire.optim import (
     m_sharpness,
     msam,
     random,
+    sagm,
     sam,
     sam_on,
     split,
+    stable,
+    stale,
+    vasso,
 )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SharpnessAware", "split",
-    "sam", "asam", "lsam", "sam_on", "gsam", "gnp", "looksam", "msam", "gam", "random", "m_sharpness", "every",
+    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam",
+    "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
 ]  # fmt: skip

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import math
+import os
+import pickle
+import signal
+import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from queue import SimpleQueue
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +31,7 @@ from samphire.optim.batched import ALGORITHMS, FeatureRuns, ModuleRuns, stacked,
 
 TEST_POINTS = 2000
 CHUNK = 80  # runs: enough that the interpreter's share is small, few enough that their weights stay in the cache
-SMALLEST_SHARE = 16  # runs, below which a second thread only waits for the interpreter
+WORTH_WORKERS = 300_000  # steps, about ten seconds on one core; starting another interpreter takes two
 COLLAPSED_ABOVE = 0.8 * math.log(2)  # training loss: log 2 is that of f = 0; runs that work end below 0.3
 
 
@@ -234,17 +240,18 @@ def fit_many(
     keep_weights: bool = False,
     dtype: torch.dtype = torch.float32,
     chunk: int = CHUNK,
-    threads: int | None = None,
+    workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Result]:
     """Train many small networks together; each run equals the same run trained alone.
 
     Runs of equal shape (points, batch, epochs, one or two passes; for other modules: problem and rule but for rho)
-    advance in lock step, a chunk of them at a time, one chunk per thread. Everything random in a run comes from its
-    own configuration, so neither its neighbours nor their order matter.
+    advance in lock step, a chunk of them at a time. Everything random in a run comes from its own configuration, so
+    neither its neighbours nor their order matter. Long work on the toy is shared among worker processes of one core
+    each: threads would wait for each other at every one of the many small operations of a step.
 
     Memory: a chunk of 80 toy runs takes about 30 MB (0.1 MB of data, weights and buffers a run, 16 bytes a step for
-    the heads, 10 MB for one evaluation) and 0.05 MB a run for each kept checkpoint; at most ``threads`` chunks train
+    the heads, 10 MB for one evaluation) and 0.05 MB a run for each kept checkpoint; at most ``workers`` chunks train
     and as many wait to be taken. Results are yielded chunk by chunk: store and drop them, and no more is needed.
 
     Args:
@@ -253,7 +260,7 @@ def fit_many(
         keep_weights: Whether checkpoints hold the weights.
         dtype: Precision of the training.
         chunk: Most runs that advance in one computation.
-        threads: Chunks at a time; by default torch's number of threads.
+        workers: Processes; 1 for none but this one. By default torch's number of threads if the work is worth it.
         progress: Called with the steps done and the steps to do, from one thread at a time.
 
     Example:
@@ -267,14 +274,16 @@ def fit_many(
     bad = [e for e in checkpoints if not isinstance(e, int) or e < 0]
     if bad:
         raise ValueError(f"checkpoints must be whole numbers of epochs >= 0, got {bad[0]!r}.")
-    threads = torch.get_num_threads() if threads is None else threads
     counter = _Counter(sum(count_steps(run) for run in runs), progress)
-    jobs = [
-        lambda part=part: _train(part, frozenset(checkpoints), keep_weights, dtype, counter)
-        for part in _chunks(runs, chunk, threads)
-    ]
-    for results in _in_threads(jobs, threads, counter.stop):
-        yield from results
+    if workers is None:
+        workers = torch.get_num_threads() if counter.total >= WORTH_WORKERS else 1
+    jobs = [(part, frozenset(checkpoints), keep_weights, dtype) for part in _chunks(runs, chunk, workers)]
+    if workers == 1 or len(jobs) == 1 or not all(isinstance(run, ToyConfig) for run in runs):
+        for job in jobs:
+            yield from _train(*job, counter)
+    else:
+        for results in _by_workers(jobs, workers, counter):
+            yield from results
 
 
 def count_steps(run: Config) -> int:
@@ -299,26 +308,23 @@ def _rho(rule: Any) -> float | None:
     return rho if isinstance(rho, (int, float)) else None
 
 
-def _chunks(runs: Sequence[Config], most: int, threads: int) -> list[list[Config]]:
+def _chunks(runs: Sequence[Config], most: int, workers: int) -> list[list[Config]]:
     groups: dict[Hashable, list[Config]] = {}
     for run in runs:
         groups.setdefault(_shape(run), []).append(run)
     parts = []
     for group in groups.values():
-        pieces = math.ceil(len(group) / most)
-        if len(group) >= 2 * SMALLEST_SHARE:
-            pieces = math.ceil(pieces / threads) * threads
+        pieces = min(len(group), math.ceil(math.ceil(len(group) / most) / workers) * workers)
         size = math.ceil(len(group) / pieces)
         parts += [group[i : i + size] for i in range(0, len(group), size)]
     return parts
 
 
 class _Counter:
-    """Steps done, over all threads; also how they are told to stop."""
+    """Steps done, over all workers."""
 
     def __init__(self, total: int, progress: Callable[[int, int], None] | None) -> None:
-        self.done, self.total, self.progress = 0, total, progress
-        self.lock, self.stop = threading.Lock(), threading.Event()
+        self.done, self.total, self.progress, self.lock = 0, total, progress, threading.Lock()
 
     def add(self, steps: int) -> None:
         with self.lock:
@@ -327,31 +333,113 @@ class _Counter:
                 self.progress(self.done, self.total)
 
 
-def _in_threads(
-    jobs: Sequence[Callable[[], list[Result]]], threads: int, stop: threading.Event
-) -> Iterator[list[Result]]:
-    """Results of the jobs in order; each thread computes with one core, and few results are ever waiting."""
-    if threads == 1 or len(jobs) == 1:
-        yield from (job() for job in jobs)
-        return
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-    waiting: deque[Future[list[Result]]] = deque()
+Job = tuple[list[Config], frozenset[int], bool, torch.dtype]  # what _train takes
+
+
+def _by_workers(jobs: Sequence[Job], workers: int, counter: _Counter) -> Iterator[list[Result]]:
+    """Results of the jobs in order; few are ever waiting."""
+    started = [_Worker() for _ in range(min(workers, len(jobs)))]
+    idle: SimpleQueue[_Worker] = SimpleQueue()
+    for worker in started:
+        idle.put(worker)
+
+    def run(job: Job) -> list[Result]:
+        worker = idle.get()
+        try:
+            return worker.train(job, counter)
+        finally:
+            idle.put(worker)
+
+    pool, waiting = ThreadPoolExecutor(len(started)), deque[Future[list[Result]]]()
     try:
         for job in jobs:
-            waiting.append(pool.submit(job))
-            if len(waiting) == 2 * threads:
+            waiting.append(pool.submit(run, job))
+            if len(waiting) == 2 * len(started):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
-        stop.set()
+        for worker in started:
+            worker.process.terminate()
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)
+        for worker in started:
+            worker.close()
+
+
+class _Worker:
+    """Another interpreter, which trains chunks. It finds the package where this one does and needs no main module."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from samphire.train import _serve; _serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self.inbox, self.outbox = cast(IO[bytes], self.process.stdout), cast(IO[bytes], self.process.stdin)
+
+    def train(self, job: Job, counter: _Counter) -> list[Result]:
+        try:
+            pickle.dump(job, self.outbox)
+            self.outbox.flush()
+            while isinstance(message := pickle.load(self.inbox), int):
+                counter.add(message)
+        except (EOFError, OSError) as error:
+            raise RuntimeError(
+                f"a worker process ended (exit code {self.process.wait()}) before its runs did; "
+                "use workers=1 to see why."
+            ) from error
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def close(self) -> None:
+        for stream in (self.inbox, self.outbox):
+            with contextlib.suppress(OSError):
+                stream.close()
+        self.process.wait()
+
+
+def _serve() -> None:
+    """A worker's side: chunks by standard input; steps, then results or an exception, by standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    torch.set_num_threads(1)
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever is printed must not mix with the answers
+
+    def send(message: object) -> None:
+        _Pickler(out).dump(message)
+        out.flush()
+
+    with contextlib.suppress(EOFError):
+        while True:
+            job = pickle.load(sys.stdin.buffer)
+            try:
+                send(_train(*job, _Reporter(send)))
+            except Exception as error:
+                send(error)
+
+
+class _Reporter:
+    """A worker's counter: the one that counts is the parent's."""
+
+    def __init__(self, send: Callable[[object], None]) -> None:
+        self.add = send
+
+
+class _Pickler(pickle.Pickler):
+    """Tensors as numpy arrays, which take microseconds each and no shared memory."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return (torch.from_numpy, (value.numpy(),)) if isinstance(value, Tensor) else NotImplemented
 
 
 def _train(
-    runs: list[Any], checkpoints: frozenset[int], keep_weights: bool, dtype: torch.dtype, counter: _Counter
+    runs: list[Any],
+    checkpoints: frozenset[int],
+    keep_weights: bool,
+    dtype: torch.dtype,
+    counter: _Counter | _Reporter,
 ) -> list[Result]:
     """One chunk from start to end."""
     with torch.no_grad():
@@ -362,8 +450,6 @@ def _train(
             if epoch > 0:
                 fleet.epoch()
                 counter.add(len(runs) * count_steps(runs[0]) // epochs)
-            if counter.stop.is_set():
-                return []
             if epoch in checkpoints or epoch == epochs:
                 for r, row in enumerate(rows):
                     w = {name: t[r] for name, t in fleet.engine.weights.items()}

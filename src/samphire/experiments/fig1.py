@@ -18,12 +18,12 @@ from samphire.experiments.weights import algorithm, gain, rises
 from samphire.train import Result, ToyConfig, generator
 
 PAPER_SAYS = (
-    "Each feature alone is fully predictive of the label. SGD and LSAM have the same in-distribution performance; SGD "
-    "has a poor representation of the spiral, LSAM a good one of both features."
+    "Each feature alone is fully predictive of the label. SGD and LSAM have the same in-distribution "
+    "performance; SGD has a poor representation of the spiral, LSAM a good one of both features."
 )
 NOTES = (
-    "As printed (equations 43-44) the spiral's arms are mirror images that cross, and the noise is the same for both, "
-    "so the hard feature is not fully predictive. The default reflects the arm, with its noise, in the origin.",
+    "As printed (equations 43-44) the spiral's arms are mirror images that cross, and the noise is the same for "
+    "both, so the hard feature is not fully predictive. The default reflects the arm, with its noise, in the origin.",
     "The paper states neither χ nor ρ; here χ = 360°, and ρ = 2, the best of figure 2 with a trained head.",
     "Planes: the other feature is 0, which is what the network's features see anyway.",
 )

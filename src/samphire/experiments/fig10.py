@@ -10,32 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
-from samphire.experiments import Row, by, mean
-from samphire.experiments.toy import (
-    EPOCHS,
-    HARD_AXIS,
-    JUDGED,
-    RHO_AXIS,
-    SEEDS,
-    SPIRAL,
-    draw,
-    error_table,
-    paired_gain,
-    summary_row,
-    sweep,
-)
+from samphire.experiments import Row, by, mean, toy
 from samphire.train import ToyConfig
 
 PAPER_SAYS = (
     "LSAM improves the probing error of the hard feature in comparison to SGD for all types of noise: feature-label "
-    "noise (0 to 10 %), Gaussian noise (σ 0 to 1) and feature dropout (0 to 0.4), on both features or on the hard one."
+    "noise (0 to 10 %), Gaussian noise (σ 0 to 1) and feature dropout (0 to 0.4), on both features or the hard one."
 )
 NOTES = (
     "The paper gives the ranges of the noise, not its values or those of ρ; ours are in the table. χ is 360°.",
-    "Equation 45 has [z, z] for the hard feature too; we read the spiral. It drops a feature with probability 1 − q; we "
-    "read q.",
+    "Equation 45 has [z, z] for the hard feature too; we read the spiral. It keeps a feature with probability q; we "
+    "read 1 − q, so that q is the rate of dropout.",
     "The noise is in the training points only; the error is measured on 2000 clean ones.",
-    SPIRAL,
+    toy.SPIRAL,
 )
 KINDS = {"label": "flipped signs", "gaussian": "Gaussian noise", "dropout": "dropped features"}
 UNITS = {"label": "fraction", "gaussian": "σ", "dropout": "fraction"}
@@ -51,32 +38,32 @@ class Config:
     gaussian: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
     dropout: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4)
     rhos: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0)
-    seeds: int = SEEDS["paper"]
-    epochs: int = EPOCHS["paper"]
+    seeds: int = toy.SEEDS["paper"]
+    epochs: int = toy.EPOCHS["paper"]
 
 
 SCALES = {
     "paper": Config(),
-    "quick": Config((0.02, 0.1), (0.25, 1.0), (0.2, 0.4), (0.0, 1.0, 2.0), SEEDS["quick"]),
-    "tiny": Config((0.1,), (0.5,), (0.4,), (0.0, 1.0), SEEDS["tiny"], EPOCHS["tiny"]),
+    "quick": Config((0.02, 0.1), (0.25, 1.0), (0.2, 0.4), (0.0, 1.0, 2.0), toy.SEEDS["quick"]),
+    "tiny": Config((0.1,), (0.5,), (0.4,), (0.0, 1.0), toy.SEEDS["tiny"], toy.EPOCHS["tiny"]),
 }
-row = summary_row
+row = toy.summary_row
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM without noise, and over kind, place and level of noise."""
-    chosen = sweep(config.rhos, config.seeds, config.epochs)
+    chosen = toy.sweep(config.rhos, config.seeds, config.epochs)
     for kind in KINDS:
         for where in PLACES:
             for level in getattr(config, kind):
                 settings: dict[str, Any] = {"corruption": kind, "where": where, "level": level}
-                chosen += sweep(config.rhos, config.seeds, config.epochs, **settings)
+                chosen += toy.sweep(config.rhos, config.seeds, config.epochs, **settings)
     return chosen
 
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Errors by kind, place and level of noise, and rho."""
-    return [error_table(rows, {"corruption": "noise", "where": "on", "level": "level", "rho": "ρ"})]
+    return [toy.error_table(rows, {"corruption": "noise", "where": "on", "level": "level", "rho": "ρ"})]
 
 
 def plots(rows: list[Row]) -> list[Any]:
@@ -85,13 +72,13 @@ def plots(rows: list[Row]) -> list[Any]:
     with report.figure(2, 3, size=(10.0, 6.4), sharex=True, sharey=True) as (figure, panels):
         for axes, (kind, where, noisy) in zip(panels.T.flat, _panels(rows), strict=True):
             for level, curve in by(clean + noisy, "level").items():
-                draw(axes, curve, f"{level:g}")
+                toy.draw(axes, curve, f"{level:g}")
             axes.set(title=f"{KINDS[kind]}, {PLACES[where]}", ylim=(0, None))
             axes.legend(title=UNITS[kind], ncols=2)
         for axes in panels[:, 0]:
-            axes.set_ylabel(HARD_AXIS)
+            axes.set_ylabel(toy.HARD_AXIS)
         for axes in panels[-1]:
-            axes.set_xlabel(RHO_AXIS)
+            axes.set_xlabel(toy.RHO_AXIS)
     return [figure]
 
 
@@ -108,9 +95,9 @@ def claims(rows: list[Row]) -> list[report.Claim]:
 def _improves(kind: str, where: str, noisy: list[Row]) -> report.Claim:
     cells = by(noisy, "level", "rho")
     levels = list(by(noisy, "level"))
-    gains = {level: paired_gain(cells[level, 0.0], cells[level, RHO]) for level in levels}
+    gains = {level: toy.paired_gain(cells[level, 0.0], cells[level, RHO]) for level in levels}
     rhos = by(noisy, "rho")
-    total = paired_gain(rhos[0.0], rhos[RHO], "level")
+    total = toy.paired_gain(rhos[0.0], rhos[RHO], "level")
     unclear = [f"{level:g}" for level, gain in gains.items() if not gain.clear]
     errors = (mean(cells[level, rho], "probe_hard").mean for level in levels for rho in (0.0, RHO))
     shown = [f"{sgd:.3f} → {lsam:.3f} at {level:g}" for level, sgd, lsam in zip(levels, errors, errors, strict=True)]
@@ -119,6 +106,6 @@ def _improves(kind: str, where: str, noisy: list[Row]) -> report.Claim:
         total.clear,
         ours=f"a fall of {total}; {', '.join(shown)}",
         paper="improves",
-        detail=f"At ρ = {RHO:g}, mean over levels. {JUDGED}"
+        detail=f"At ρ = {RHO:g}, mean over levels. {toy.JUDGED}"
         + (f" Taken alone, not clear at level {', '.join(unclear)}." if unclear else ""),
     )

@@ -10,37 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
-from samphire.experiments import Row, by
-from samphire.experiments.toy import (
-    EPOCHS,
-    HARD_AXIS,
-    JUDGED,
-    RHO_AXIS,
-    RHOS,
-    SEEDS,
-    SPIRAL,
-    Gain,
-    best_rho,
-    draw,
-    error_table,
-    paired_gain,
-    summary_row,
-    sweep,
-    usable,
-)
+from samphire.experiments import Row, by, toy
 from samphire.train import ToyConfig
 
 PAPER_SAYS = (
-    "LSAM is generally robust to a wide range of batch sizes, and the best ρ is similar for all; for very large batches "
-    "the improvement degrades, and for large ρ the error is more sensitive to the batch size."
+    "LSAM is generally robust to a wide range of batch sizes, and the best ρ is similar for all; for very large "
+    "batches the improvement degrades, and for large ρ the error is more sensitive to the batch size."
 )
 NOTES = (
-    "The paper prints neither batch sizes nor ρ, and does not say whether epochs, steps or learning rate are kept. On the "
-    "left epochs and learning rate are: a batch of 5 takes 6000 steps, one of 300 takes 100, so a large batch also means "
-    "little training. On the right the learning rate grows with the batch, as far as SGD still trains well.",
-    "Curves have a gap where most runs collapsed: with a large batch the phantom step always has the same direction, and "
-    "a ρ beyond v_easy then makes the easy feature's weight negative at every step.",
-    SPIRAL,
+    "The paper prints neither batch sizes nor ρ, and does not say whether epochs, steps or learning rate are kept. "
+    "On the left epochs and learning rate are: a batch of 5 takes 6000 steps, one of 300 takes 100, so a large batch "
+    "also means little training. On the right the learning rate grows with the batch.",
+    "Curves have a gap where most runs collapsed.",
+    toy.SPIRAL,
 )
 BASE_BATCH, BASE_LR, RHO = 5, 0.01, 1.0
 
@@ -51,24 +33,24 @@ class Config:
 
     batches: tuple[int, ...] = (5, 10, 20, 50, 100, 300)
     scaled: tuple[int, ...] = (5, 10, 20, 50)
-    rhos: tuple[float, ...] = RHOS["paper"]
-    seeds: int = SEEDS["paper"]
-    epochs: int = EPOCHS["paper"]
+    rhos: tuple[float, ...] = toy.RHOS["paper"]
+    seeds: int = toy.SEEDS["paper"]
+    epochs: int = toy.EPOCHS["paper"]
 
 
 SCALES = {
     "paper": Config(),
-    "quick": Config((5, 20, 100, 300), (5, 20, 50), RHOS["quick"], SEEDS["quick"]),
-    "tiny": Config((5, 300), (5, 50), (0.0, 1.0), SEEDS["tiny"], EPOCHS["tiny"]),
+    "quick": Config((5, 20, 100, 300), (5, 20, 50), toy.RHOS["quick"], toy.SEEDS["quick"]),
+    "tiny": Config((5, 300), (5, 50), (0.0, 1.0), toy.SEEDS["tiny"], toy.EPOCHS["tiny"]),
 }
-row = summary_row
+row = toy.summary_row
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM over batch size, rho and seeds, for both choices of the learning rate."""
     settings = [(batch, BASE_LR) for batch in config.batches]
     settings += [(batch, BASE_LR * batch / BASE_BATCH) for batch in config.scaled]
-    return [run for b, lr in settings for run in sweep(config.rhos, config.seeds, config.epochs, batch=b, lr=lr)]
+    return [run for b, lr in settings for run in toy.sweep(config.rhos, config.seeds, config.epochs, batch=b, lr=lr)]
 
 
 def fixed(rows: list[Row]) -> dict[int, list[Row]]:
@@ -83,7 +65,7 @@ def scaled(rows: list[Row]) -> dict[int, list[Row]]:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Errors by batch size, learning rate and rho."""
-    return [error_table(rows, {"batch": "batch", "lr": "learning rate", "rho": "ρ"})]
+    return [toy.error_table(rows, {"batch": "batch", "lr": "learning rate", "rho": "ρ"})]
 
 
 def plots(rows: list[Row]) -> list[Any]:
@@ -96,10 +78,10 @@ def plots(rows: list[Row]) -> list[Any]:
     with report.figure(1, 2, size=(9.0, 4.0), sharey=True) as (figure, panels):
         for axes, (title, groups) in zip(panels, titles.items(), strict=True):
             for batch, group in groups.items():
-                draw(axes, group, f"{batch}", color=colours[batch])
-            axes.set(title=title, xlabel=RHO_AXIS, ylim=(0, None))
+                toy.draw(axes, group, f"{batch}", color=colours[batch])
+            axes.set(title=title, xlabel=toy.RHO_AXIS, ylim=(0, None))
             axes.legend(title="batch size", ncols=2)
-        panels[0].set_ylabel(HARD_AXIS)
+        panels[0].set_ylabel(toy.HARD_AXIS)
     return [figure]
 
 
@@ -109,9 +91,9 @@ def claims(rows: list[Row]) -> list[report.Claim]:
     return [_robust(groups), _degrades(groups), _similar_rho(groups), _sensitive(groups)]
 
 
-def _gain(group: list[Row], rho: float) -> Gain:
+def _gain(group: list[Row], rho: float) -> toy.Gain:
     cells = by(group, "rho")
-    return paired_gain(cells[0.0], cells[rho])
+    return toy.paired_gain(cells[0.0], cells[rho])
 
 
 def _robust(groups: dict[int, list[Row]]) -> report.Claim:
@@ -122,22 +104,24 @@ def _robust(groups: dict[int, list[Row]]) -> report.Claim:
         None if None in verdicts else all(verdicts),
         ours="a fall of " + "; ".join(f"{gain} at {batch}" for batch, gain in gains.items()),
         paper="robust to a wide range of batch sizes",
-        detail=JUDGED,
+        detail=toy.JUDGED,
     )
 
 
 def _degrades(groups: dict[int, list[Row]]) -> report.Claim:
     """The gain at the best rho, the smallest against the largest batch, seed by seed."""
     small, large = min(groups), max(groups)
-    rhos = {batch: best_rho(groups[batch]) for batch in (small, large)}
+    rhos = {batch: toy.best_rho(groups[batch]) for batch in (small, large)}
     gains = {batch: _gain(groups[batch], rhos[batch]) for batch in (small, large)}
-    lost = paired_gain(_per_seed(groups[small], rhos[small]), _per_seed(groups[large], rhos[large]), column="gain")
+    lost = toy.paired_gain(
+        _per_seed(groups[small], rhos[small]), _per_seed(groups[large], rhos[large]), column="gain"
+    )
     return report.Claim(
         f"The improvement is smaller for a batch of {large} than for one of {small}.",
         lost.clear,
         ours="; ".join(f"{gains[batch]} at {batch} (ρ = {rhos[batch]:g})" for batch in gains),
         paper="degrades for very large batches",
-        detail=f"Each at its best ρ. {JUDGED}",
+        detail=f"Each at its best ρ. {toy.JUDGED}",
     )
 
 
@@ -156,7 +140,7 @@ def _per_seed(group: list[Row], rho: float) -> list[Row]:
 
 
 def _similar_rho(groups: dict[int, list[Row]]) -> report.Claim:
-    best = {batch: best_rho(group) for batch, group in groups.items()}
+    best = {batch: toy.best_rho(group) for batch, group in groups.items()}
     return report.Claim(
         "The best ρ is similar across batch sizes.",
         min(best.values()) > 0 and max(best.values()) <= 2 * min(best.values()),
@@ -168,7 +152,7 @@ def _similar_rho(groups: dict[int, list[Row]]) -> report.Claim:
 
 def _sensitive(groups: dict[int, list[Row]]) -> report.Claim:
     top = max(row["rho"] for group in groups.values() for row in group)
-    at = {rho: {b: usable(by(group, "rho")[rho]).mean for b, group in groups.items()} for rho in (0.0, top)}
+    at = {rho: {b: toy.usable(by(group, "rho")[rho]).mean for b, group in groups.items()} for rho in (0.0, top)}
     spread = {rho: _spread(errors) for rho, errors in at.items()}
     lost = [f"{b}" for b, error in at[top].items() if math.isnan(error)]
     return report.Claim(
@@ -177,7 +161,7 @@ def _sensitive(groups: dict[int, list[Row]]) -> report.Claim:
         ours=f"spread over batch sizes {spread[0.0]:.3f} at ρ = 0, {spread[top]:.3f} at ρ = {top:g}"
         + (f", where training collapses at {', '.join(lost)}" if lost else ""),
         paper="more sensitive",
-        detail="Spread is the largest minus the smallest mean; a batch size at which most runs collapse counts as more.",
+        detail="Spread: largest minus smallest mean; a batch size at which most runs collapse counts as more.",
     )
 
 

@@ -10,21 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from samphire import report
-from samphire.experiments import Row, by, mean
-from samphire.experiments.toy import (
-    EPOCHS,
-    HARD_AXIS,
-    JUDGED,
-    RHO_AXIS,
-    RHOS,
-    SEEDS,
-    SPIRAL,
-    draw,
-    error_table,
-    paired_gain,
-    summary_row,
-    sweep,
-)
+from samphire.experiments import Row, by, mean, toy
 from samphire.train import ToyConfig
 
 PAPER_SAYS = (
@@ -33,7 +19,7 @@ PAPER_SAYS = (
 )
 NOTES = (
     "The paper prints neither the values of χ and ρ nor epochs and seeds; ours are in the table.",
-    SPIRAL,
+    toy.SPIRAL,
     "ρ ends at 2: from 3 on training itself collapses.",
     "χ = 180° is easy for SGD too, so it cannot show the effect and is not judged.",
 )
@@ -42,38 +28,38 @@ ALREADY_LEARNED = 0.01
 
 @dataclass(frozen=True)
 class Config:
-    """The sweep."""
+    """The toy.sweep."""
 
     chis: tuple[float, ...] = (180.0, 270.0, 360.0, 450.0, 540.0)
-    rhos: tuple[float, ...] = RHOS["paper"]
-    seeds: int = SEEDS["paper"]
-    epochs: int = EPOCHS["paper"]
+    rhos: tuple[float, ...] = toy.RHOS["paper"]
+    seeds: int = toy.SEEDS["paper"]
+    epochs: int = toy.EPOCHS["paper"]
 
 
 SCALES = {
     "paper": Config(),
-    "quick": Config(chis=(180.0, 360.0, 540.0), rhos=RHOS["quick"], seeds=SEEDS["quick"]),
-    "tiny": Config(chis=(360.0,), rhos=RHOS["tiny"], seeds=SEEDS["tiny"], epochs=EPOCHS["tiny"]),
+    "quick": Config(chis=(180.0, 360.0, 540.0), rhos=toy.RHOS["quick"], seeds=toy.SEEDS["quick"]),
+    "tiny": Config(chis=(360.0,), rhos=toy.RHOS["tiny"], seeds=toy.SEEDS["tiny"], epochs=toy.EPOCHS["tiny"]),
 }
-row = summary_row
+row = toy.summary_row
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM over complexity, rho and seeds."""
-    return [run for chi in config.chis for run in sweep(config.rhos, config.seeds, config.epochs, chi=chi)]
+    return [run for chi in config.chis for run in toy.sweep(config.rhos, config.seeds, config.epochs, chi=chi)]
 
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Errors by complexity and rho."""
-    return [error_table(rows, {"chi": "χ (degrees)", "rho": "ρ"})]
+    return [toy.error_table(rows, {"chi": "χ (degrees)", "rho": "ρ"})]
 
 
 def plots(rows: list[Row]) -> list[Any]:
     """One curve per complexity."""
     with report.figure(size=(6.0, 4.0)) as (figure, axes):
         for chi, group in by(rows, "chi").items():
-            draw(axes, group, f"{chi:g}°")
-        axes.set(xlabel=RHO_AXIS, ylabel=HARD_AXIS, ylim=(0, None))
+            toy.draw(axes, group, f"{chi:g}°")
+        axes.set(xlabel=toy.RHO_AXIS, ylabel=toy.HARD_AXIS, ylim=(0, None))
         axes.legend(title="complexity χ")
     return [figure]
 
@@ -84,7 +70,7 @@ def claims(rows: list[Row]) -> list[report.Claim]:
     for chi, group in by(rows, "chi").items():
         cells = by(group, "rho")
         sgd, top = mean(cells[0.0], "probe_hard"), max(cells)
-        gain = paired_gain(cells[0.0], cells[top])
+        gain = toy.paired_gain(cells[0.0], cells[top])
         easy = sgd.mean < ALREADY_LEARNED
         judged.append(
             report.Claim(
@@ -92,7 +78,7 @@ def claims(rows: list[Row]) -> list[report.Claim]:
                 None if easy else gain.clear,
                 ours=f"{sgd} → {mean(cells[top], 'probe_hard')} at ρ = {top:g}, a fall of {gain}",
                 paper="falls with ρ",
-                detail="Not judged: SGD already has the feature." if easy else JUDGED,
+                detail="Not judged: SGD already has the feature." if easy else toy.JUDGED,
             )
         )
     return [*judged, _progressive([group for group in by(rows, "chi").values() if not _learned(group)])]
@@ -105,7 +91,7 @@ def _learned(group: list[Row]) -> bool:
 def _progressive(groups: list[list[Row]]) -> report.Claim:
     """Whether the error rises clearly at any step of rho."""
     steps = [
-        (cells[a][0]["chi"], a, b, paired_gain(cells[b], cells[a]))
+        (cells[a][0]["chi"], a, b, toy.paired_gain(cells[b], cells[a]))
         for cells in (by(group, "rho") for group in groups)
         for a, b in pairwise(sorted(cells))
     ]

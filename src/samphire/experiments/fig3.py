@@ -10,19 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from samphire import report
-from samphire.experiments import Row, by, collapsed, mean
-from samphire.experiments.toy import (
-    EPOCHS,
-    JUDGED,
-    RHO_AXIS,
-    RHOS,
-    SEEDS,
-    SPIRAL,
-    draw,
-    paired_gain,
-    summary_row,
-    sweep,
-)
+from samphire.experiments import Row, by, collapsed, mean, toy
 from samphire.train import ToyConfig
 
 PAPER_SAYS = (
@@ -30,14 +18,14 @@ PAPER_SAYS = (
     "re-balancing comes from the perturbation."
 )
 NOTES = (
-    "The text trains the head; the figure (ratio 1 at ρ = 0, real ratio flat) looks like a head that stays at (1, 1). "
-    "Both are shown. With a frozen head the real ratio is 1 by construction.",
+    "The text trains the head; the figure (ratio 1 at ρ = 0, real ratio flat) looks like a head that stays at "
+    "(1, 1). Both are shown. With a frozen head the real ratio is 1 by construction.",
     "Why a trained head differs: the condition under which the perturbation raises the ratio is the one under which "
     "training the head lowers it.",
     "Each run gives the median over its steps: ṽ_easy can pass zero once ρ exceeds v_easy, and there the ratio means "
     "nothing. The table has the fraction of such steps, and the share v_hard / (|v_easy| + |v_hard|), which stays "
     "bounded.",
-    SPIRAL,
+    toy.SPIRAL,
 )
 NEARLY = 0.1
 HEADS = {True: "trained head", False: "frozen head"}
@@ -45,22 +33,22 @@ HEADS = {True: "trained head", False: "frozen head"}
 
 @dataclass(frozen=True)
 class Config:
-    """The sweep, for each kind of head."""
+    """The toy.sweep, for each kind of head."""
 
     chis: tuple[float, ...] = (180.0, 360.0, 540.0)
-    rhos: tuple[float, ...] = RHOS["paper"]
+    rhos: tuple[float, ...] = toy.RHOS["paper"]
     frozen_chis: tuple[float, ...] = (180.0, 360.0, 540.0)
     frozen_rhos: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
-    seeds: int = SEEDS["paper"]
-    epochs: int = EPOCHS["paper"]
+    seeds: int = toy.SEEDS["paper"]
+    epochs: int = toy.EPOCHS["paper"]
 
 
 SCALES = {
     "paper": Config(),
-    "quick": Config(rhos=RHOS["quick"], frozen_chis=(360.0,), seeds=SEEDS["quick"]),
-    "tiny": Config((360.0,), RHOS["tiny"], (360.0,), (0.0, 0.5), SEEDS["tiny"], EPOCHS["tiny"]),
+    "quick": Config(rhos=toy.RHOS["quick"], frozen_chis=(360.0,), seeds=toy.SEEDS["quick"]),
+    "tiny": Config((360.0,), toy.RHOS["tiny"], (360.0,), (0.0, 0.5), toy.SEEDS["tiny"], toy.EPOCHS["tiny"]),
 }
-row = summary_row
+row = toy.summary_row
 
 
 def runs(config: Config) -> list[ToyConfig]:
@@ -70,7 +58,7 @@ def runs(config: Config) -> list[ToyConfig]:
         run
         for train_head, (chis, rhos) in grids.items()
         for chi in chis
-        for run in sweep(rhos, config.seeds, config.epochs, chi=chi, train_head=train_head)
+        for run in toy.sweep(rhos, config.seeds, config.epochs, chi=chi, train_head=train_head)
     ]
 
 
@@ -97,10 +85,10 @@ def plots(rows: list[Row]) -> list[Any]:
     with report.figure(1, 2, size=(9.0, 4.0), sharey=True) as (figure, panels):
         for axes, (head, group) in zip(panels, by(rows, "train_head").items(), strict=True):
             for chi, curve in by(group, "chi").items():
-                draw(axes, curve, f"{chi:g}° phantom", "phantom_ratio", color=colours[chi])
+                toy.draw(axes, curve, f"{chi:g}° phantom", "phantom_ratio", color=colours[chi])
                 real = {"color": colours[chi], "linestyle": "--", "marker": "", "linewidth": 1.2}
-                draw(axes, curve, f"{chi:g}° real", "real_ratio", **real)
-            axes.set(title=HEADS[head], xlabel=RHO_AXIS, ylim=(0, None))
+                toy.draw(axes, curve, f"{chi:g}° real", "real_ratio", **real)
+            axes.set(title=HEADS[head], xlabel=toy.RHO_AXIS, ylim=(0, None))
         panels[0].set_ylabel("hard over easy, median over training")
         panels[0].legend(ncols=2, title="complexity χ")
     return [figure]
@@ -119,8 +107,8 @@ def claims(rows: list[Row]) -> list[report.Claim]:
 
 def _rises(where: str, cells: dict[float, list[Row]]) -> report.Claim:
     top = max(cells)
-    total = paired_gain(cells[top], cells[0.0], column="phantom_ratio")
-    steps = {(a, b): paired_gain(cells[a], cells[b], column="phantom_ratio") for a, b in pairwise(sorted(cells))}
+    total = toy.paired_gain(cells[top], cells[0.0], column="phantom_ratio")
+    steps = {(a, b): toy.paired_gain(cells[a], cells[b], column="phantom_ratio") for a, b in pairwise(sorted(cells))}
     falls = [f"{a:g} → {b:g}" for (a, b), fall in steps.items() if fall.clear]
     first, last = (mean(cells[rho], "phantom_ratio") for rho in (0.0, top))
     return report.Claim(
@@ -128,7 +116,7 @@ def _rises(where: str, cells: dict[float, list[Row]]) -> report.Claim:
         None if total.clear is None else total.clear and not falls,
         ours=f"{first} → {last} at ρ = {top:g}" + (f"; falls at ρ {', '.join(falls)}" if falls else ""),
         paper="increases with ρ",
-        detail=f"{JUDGED} No single step of ρ may lower it by as much.",
+        detail=f"{toy.JUDGED} No single step of ρ may lower it by as much.",
     )
 
 

@@ -18,15 +18,15 @@ from samphire.experiments.weights import head, rises
 from samphire.train import Result, ToyConfig
 
 PAPER_SAYS = (
-    "LSAM increases the learning rate of the hard feature (ṽ_hard/v_hard) and decreases that of the easy one, and the "
-    "hard feature's part of the rates is larger at the phantom parameter than at the real one."
+    "LSAM increases the learning rate of the hard feature (ṽ_hard/v_hard) and decreases that of the easy one, "
+    "and the hard feature's part of the rates is larger at the phantom parameter than at the real one."
 )
 NOTES = (
     "The paper shows distributions over batches of the dataset and names neither ρ nor the epochs; ours are over all "
     "batches of 100 epochs. The lower panels show when.",
     "The text says that LSAM decreases the rate “for each feature”; read: for the easy feature.",
-    "Part: v_hard/(|v_easy|+|v_hard|), which is the paper's as long as both are positive; with ρ = 2 the phantom easy "
-    "weight is not, on some batches.",
+    "Part: v_hard/(|v_easy|+|v_hard|), which is the paper's as long as both are positive; with ρ = 2 the phantom "
+    "easy weight is not, on some batches.",
     "Both factors are mostly below 1, because a phantom step lowers every weight whose feature helps: "
     "ṽ = v − ρ(A, H)/|(A, H)|, and H = E[λ y Φ_hard] is positive on most batches. What rises is the hard feature's "
     "rate relative to the easy one's.",

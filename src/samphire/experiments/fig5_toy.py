@@ -12,7 +12,8 @@ from samphire.experiments import Row, by, weights
 
 PAPER_SAYS = (
     "Lorenz curves of the importance weights: within an LSAM checkpoint the weights at the phantom parameter are "
-    "closer to uniform than those at the real one, and so are LSAM's (phantom) against those of an SGD checkpoint (real)."
+    "closer to uniform than those at the real one, and so are LSAM's (phantom) against those of an SGD "
+    "checkpoint (real)."
 )
 NOTES = (
     *weights.NOTES,

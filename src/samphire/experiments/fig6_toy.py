@@ -49,6 +49,7 @@ def _plot(trained: bool, rows: list[Row]) -> Any:
             panel.set_title(title)
         for panel in axes[-1]:
             panel.set_xlabel("easy contribution, y v Φ")
+        weights.fit_limits(axes[0, 0], rows)
         figure.colorbar(drawn[0], ax=axes[:, :2], label="median importance weight", extend="min")
         figure.colorbar(drawn[2], ax=axes[:, 2], label="relative to the mean", extend="both")
         figure.suptitle(f"{weights.head(trained)}, ρ = {weights.RHOS[trained]:g}, epoch {rows[0]['epoch']}")

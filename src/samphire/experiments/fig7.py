@@ -8,24 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from samphire import report
-from samphire.experiments import Row, by, collapsed, mean
-from samphire.experiments.toy import (
-    CAPTION,
-    EPOCHS,
-    HARD_AXIS,
-    JUDGED,
-    RHOS,
-    SEEDS,
-    SPIRAL,
-    Gain,
-    paired_gain,
-    summary_row,
-    sweep,
-    usable,
-)
+from samphire.experiments import Row, by, collapsed, mean, toy
 from samphire.train import ToyConfig
 
 PAPER_SAYS = (
@@ -33,14 +20,14 @@ PAPER_SAYS = (
     "together they match LSAM at the same ratio of hard to easy."
 )
 NOTES = (
-    "The paper places LSAM at the mean of v_hard/v_easy, which it says is constant; the phantom ratio is meant. We take "
-    "its median over training, since ṽ_easy can pass zero.",
-    "The interventions replace the gradient of the network only; what the head does meanwhile is not said. Shown are a "
-    "head that follows its ordinary gradient and one that stays at (1, 1). The pair is the same for both, as its "
+    "The paper places LSAM at the mean of v_hard/v_easy, which it says is constant; the phantom ratio is meant. We "
+    "take its median over training, since ṽ_easy can pass zero.",
+    "The interventions replace the gradient of the network only; what the head does meanwhile is not said. Shown are "
+    "a head that follows its ordinary gradient and one that stays at (1, 1). The pair is the same for both, as its "
     "network never sees the head.",
     "v*_easy = 1 as printed, so a larger ratio is a larger head, which fits the labels sooner; LSAM reaches the same "
     "ratio with a smaller ṽ_easy.",
-    SPIRAL,
+    toy.SPIRAL,
 )
 EFFECTS = {"weights": "importance weights only", "rates": "learning rates only", "both": "both effects"}
 HEADS = {True: "trained head", False: "frozen head"}
@@ -51,29 +38,29 @@ class Config:
     """Interventions over v*_hard, LSAM over rho, for both kinds of head."""
 
     stars: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
-    rhos: tuple[float, ...] = RHOS["paper"]
+    rhos: tuple[float, ...] = toy.RHOS["paper"]
     frozen_rhos: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
-    seeds: int = SEEDS["paper"]
-    epochs: int = EPOCHS["paper"]
+    seeds: int = toy.SEEDS["paper"]
+    epochs: int = toy.EPOCHS["paper"]
 
 
 SCALES = {
     "paper": Config(),
-    "quick": Config(stars=(0.5, 1.0, 2.0, 4.0), rhos=RHOS["quick"], seeds=SEEDS["quick"]),
-    "tiny": Config((1.0, 4.0), RHOS["tiny"], (0.0, 0.5), SEEDS["tiny"], EPOCHS["tiny"]),
+    "quick": Config(stars=(0.5, 1.0, 2.0, 4.0), rhos=toy.RHOS["quick"], seeds=toy.SEEDS["quick"]),
+    "tiny": Config((1.0, 4.0), toy.RHOS["tiny"], (0.0, 0.5), toy.SEEDS["tiny"], toy.EPOCHS["tiny"]),
 }
-row = summary_row
+row = toy.summary_row
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM and the three interventions."""
     chosen = []
     for head, rhos in ((True, config.rhos), (False, config.frozen_rhos)):
-        chosen += sweep(rhos, config.seeds, config.epochs, train_head=head)
+        chosen += toy.sweep(rhos, config.seeds, config.epochs, train_head=head)
         for name in EFFECTS:
             for star in config.stars if head or name != "both" else ():
                 settings: dict[str, Any] = {"algorithm": name, "v_star": star, "train_head": head}
-                chosen += sweep((0.0,), config.seeds, config.epochs, **settings)
+                chosen += toy.sweep((0.0,), config.seeds, config.epochs, **settings)
     return chosen
 
 
@@ -105,7 +92,7 @@ def tables(rows: list[Row]) -> list[report.Table]:
         "test error",
         "collapsed",
     ]
-    return [report.Table(heads, lines, CAPTION)]
+    return [report.Table(heads, lines, toy.CAPTION)]
 
 
 def plots(rows: list[Row]) -> list[Any]:
@@ -115,9 +102,11 @@ def plots(rows: list[Row]) -> list[Any]:
             for axes, (name, title) in zip(line, EFFECTS.items(), strict=True):
                 _draw_lsam(axes, kinds["lsam"])
                 cells = by(kinds[name], "v_star")
-                report.curve(axes, list(cells), [usable(c) for c in cells.values()], "intervention, v*_hard/v*_easy")
+                report.curve(
+                    axes, list(cells), [toy.usable(c) for c in cells.values()], "intervention, v*_hard/v*_easy"
+                )
                 axes.set(title=f"{title}, {head}", ylim=(0, None))
-            line[0].set_ylabel(HARD_AXIS)
+            line[0].set_ylabel(toy.HARD_AXIS)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         for axes in panels[-1]:
@@ -128,8 +117,8 @@ def plots(rows: list[Row]) -> list[Any]:
 
 def _draw_lsam(axes: Any, rows: list[Row]) -> None:
     cells = list(by(rows, "rho").values())
-    ratios = [usable(cell, "phantom_ratio").mean for cell in cells]
-    report.curve(axes, ratios, [usable(cell) for cell in cells], "LSAM, phantom ratio", color=report.PALETTE[6])
+    ratios = [toy.usable(cell, "phantom_ratio").mean for cell in cells]
+    report.curve(axes, ratios, [toy.usable(cell) for cell in cells], "LSAM, phantom ratio", color=report.PALETTE[6])
 
 
 def claims(rows: list[Row]) -> list[report.Claim]:
@@ -146,26 +135,26 @@ def _helps(where: str, name: str, rows: list[Row], sgd: list[Row]) -> report.Cla
     """A larger ratio must help, against the same intervention at ratio 1 and against SGD."""
     cells = by(rows, "v_star")
     top = max(cells)
-    gains = [paired_gain(base, cells[top]) for base in (cells[1.0], sgd)]
+    gains = [toy.paired_gain(base, cells[top]) for base in (cells[1.0], sgd)]
     first, last, plain = (mean(cell, "probe_hard") for cell in (cells[1.0], cells[top], sgd))
     return report.Claim(
         f"{where}, {EFFECTS[name]}: a larger v*_hard lowers the hard probe error.",
         _all(gains),
         ours=f"{first} at 1 → {last} at {top:g}; SGD {plain}",
         paper="improves",
-        detail=f"Against v*_hard = 1 and against SGD. {JUDGED}",
+        detail=f"Against v*_hard = 1 and against SGD. {toy.JUDGED}",
     )
 
 
 def _strongest(where: str, kinds: dict[str, list[Row]]) -> report.Claim:
     raised = {name: [row for row in kinds[name] if row["v_star"] > 1] for name in EFFECTS}
-    gains = {name: paired_gain(raised[name], raised["both"], "v_star") for name in ("weights", "rates")}
+    gains = {name: toy.paired_gain(raised[name], raised["both"], "v_star") for name in ("weights", "rates")}
     return report.Claim(
         f"{where}: the pair is stronger than either effect alone.",
         _all(list(gains.values())),
         ours="the pair's error is lower by " + ", ".join(f"{g} than with {name} only" for name, g in gains.items()),
         paper="together they account for all of LSAM's gain",
-        detail=f"Mean over all v*_hard > 1. {JUDGED}",
+        detail=f"Mean over all v*_hard > 1. {toy.JUDGED}",
     )
 
 
@@ -175,8 +164,8 @@ def _matches(where: str, kinds: dict[str, list[Row]]) -> report.Claim:
     climbed = [row for row in kinds["lsam"] if row["rho"] > 0]
     there = [row | {"probe_hard": at_ratio(pair[row["seed"]], row["phantom_ratio"])} for row in climbed]
     met = [row for row in there if not math.isnan(row["probe_hard"])]
-    excess = {rho: paired_gain(cell, by(climbed, "rho")[rho]) for rho, cell in by(met, "rho").items()}
-    total = paired_gain(met, climbed, "rho")
+    excess = {rho: toy.paired_gain(cell, by(climbed, "rho")[rho]) for rho, cell in by(met, "rho").items()}
+    total = toy.paired_gain(met, climbed, "rho")
     return report.Claim(
         f"{where}: at equal ratio the pair matches LSAM or does better.",
         None if total.clear is None else not total.clear,
@@ -196,12 +185,12 @@ def at_ratio(rows: list[Row], ratio: float) -> float:
         0.2
     """
     points = sorted((row["v_star"], row["probe_hard"]) for row in rows if not row["collapsed"])
-    for (a, low), (b, high) in zip(points, points[1:], strict=False):
+    for (a, low), (b, high) in pairwise(points):
         if a <= ratio <= b:
             return float(low + (high - low) * math.log(ratio / a) / math.log(b / a))
     return math.nan
 
 
-def _all(gains: list[Gain]) -> bool | None:
+def _all(gains: list[toy.Gain]) -> bool | None:
     verdicts = [gain.clear for gain in gains]
     return None if None in verdicts else all(verdicts)

@@ -15,7 +15,8 @@ NOTES = (
     *weights.NOTES,
     "The paper does not say which epochs it shows.",
     "Late in training with a trained head, LSAM's head is larger than SGD's and its margins are spread wider, so "
-    "that even its phantom weights are less uniform than SGD's real ones; with a frozen head they are not.",
+    "that even its phantom weights are less uniform than SGD's real ones. With the head frozen they stay more "
+    "uniform while training errors remain, and are about equal after that.",
 )
 SCALES = weights.CONFIGS
 TRAINING = weights.TRAINING

@@ -38,6 +38,7 @@ def _plot(trained: bool, rows: list[Row]) -> Any:
             column[0].set_title(f"epoch {epoch}")
         for panel, label in zip(axes[:, 0], fig6_toy.COLUMNS.values(), strict=True):
             panel.set_ylabel(label)
+        weights.fit_limits(axes[0, 0], rows)
         figure.colorbar(drawn[0], ax=axes[:2], label="median importance weight", extend="min")
         figure.colorbar(drawn[2], ax=axes[2], label="relative to mean", extend="both")
         figure.suptitle(f"LSAM, {weights.head(trained)}, ρ = {weights.RHOS[trained]:g}")

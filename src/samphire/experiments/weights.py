@@ -22,7 +22,7 @@ EPOCHS = (1, 5, 10, 25, 50, 100)
 SHOWN = 10  # the epoch of figures 5 and 6: both algorithms fit the labels, neither has the spiral
 RHOS = {True: 1.0, False: 0.5}  # trained head, head frozen at (1, 1): there rho < v_easy, so v~_easy stays positive
 TRAINING = {"checkpoints": EPOCHS, "keep_weights": True}
-EASY_BINS, HARD_BINS = torch.linspace(-4, 20, 25).double(), torch.linspace(-4, 8, 25).double()
+EASY_BINS, HARD_BINS = torch.linspace(-8, 24, 33).double(), torch.linspace(-6, 10, 33).double()
 NOTES = (
     "The paper gives neither ρ nor epochs nor seeds. We take ρ = 1 with a trained head (the text) and ρ = 0.5 with "
     "the head frozen at (1, 1) (what figure 3 describes), so that the phantom easy weight stays positive.",
@@ -317,13 +317,21 @@ def draw_medians(axes: Any, rows: list[Row], which: str) -> Any:
     from matplotlib.colors import LogNorm
 
     grid = _mean_grid(rows, which)
-    scale = LogNorm(0.1, 10) if which == "ratio" else LogNorm(1e-4, 1)
+    scale = LogNorm(0.01, 100) if which == "ratio" else LogNorm(1e-4, 1)
     cmap = "RdBu_r" if which == "ratio" else "viridis"
     mesh = axes.pcolormesh(EASY_BINS, HARD_BINS, np.ma.masked_invalid(grid.T.numpy()), norm=scale, cmap=cmap)
     axes.grid(visible=False)
     axes.axhline(0, color="#777777", linewidth=0.7)
     axes.axvline(0, color="#777777", linewidth=0.7)
     return mesh
+
+
+def fit_limits(axes: Any, rows: list[Row]) -> None:
+    """Show the bins that hold points, on axes that share their limits."""
+    cells = [cell for row in rows for cell in row["cells"]]
+    for edges, index, limit in ((EASY_BINS, 0, axes.set_xlim), (HARD_BINS, 1, axes.set_ylim)):
+        used = [cell[index] for cell in cells]
+        limit(edges[min(used)] - 0.5, edges[max(used) + 1] + 0.5)
 
 
 def _mean_grid(rows: list[Row], which: str) -> Tensor:

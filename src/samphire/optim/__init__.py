@@ -5,8 +5,11 @@ from samphire.optim.passes import Pass, Report
 from samphire.optim.protocol import At, Climb, Memory, Rule, bind, on, sharpness_aware_gradient
 from samphire.optim.rules import (
     RULES,
+    ae_sam,
     asam,
+    cr_sam,
     every,
+    friendly,
     gam,
     gnp,
     gsam,
@@ -16,8 +19,12 @@ from samphire.optim.rules import (
     msam,
     random,
     rule,
+    sagm,
     sam,
     sam_on,
+    stable,
+    stale,
+    vasso,
 )
 from samphire.optim.schedules import inverse_sqrt, ramp, tied
 from samphire.optim.scopes import below, of_type
@@ -27,7 +34,8 @@ __all__ = [
     # the optimizer
     "SharpnessAware", "Pass", "Report", "Split", "split",
     # rules, by name
-    "sam", "asam", "lsam", "sam_on", "gsam", "gnp", "looksam", "msam", "gam", "random", "m_sharpness", "every",
+    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam",
+    "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
     "rule", "RULES",
     # their parts
     "on", "below", "of_type", "inverse_sqrt", "ramp", "tied",

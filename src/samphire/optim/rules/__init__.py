@@ -14,18 +14,20 @@ from collections.abc import Callable
 from typing import Any
 
 from samphire.optim.rules.climbs import asam, lsam, random, sam, sam_on
-from samphire.optim.rules.merges import gam, gnp, gsam
-from samphire.optim.rules.policies import every, m_sharpness
-from samphire.optim.rules.reuse import looksam, msam
+from samphire.optim.rules.merges import cr_sam, gam, gnp, gsam, sagm, stable
+from samphire.optim.rules.policies import ae_sam, every, m_sharpness
+from samphire.optim.rules.reuse import friendly, looksam, msam, stale, vasso
 
 __all__ = [
-    "sam", "asam", "lsam", "sam_on", "gsam", "gnp", "looksam", "msam", "gam", "random", "m_sharpness", "every",
+    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam",
+    "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
     "rule", "RULES",
 ]  # fmt: skip
 
 RULES: dict[str, Callable[..., Any]] = {
     f.__name__: f
-    for f in (sam, asam, lsam, sam_on, gsam, gnp, looksam, msam, gam, random, m_sharpness, every)
+    for f in (sam, asam, lsam, sam_on, random, gsam, gnp, gam, sagm, stable, cr_sam,
+              looksam, msam, stale, friendly, vasso, m_sharpness, every, ae_sam)
 }  # fmt: skip
 
 

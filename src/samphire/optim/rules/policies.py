@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from samphire.optim.protocol import Asking, At, Examples, Memory, Rule
 from samphire.optim.rules.climbs import Sam
-from samphire.tree import Vector
+from samphire.tree import Vector, norm
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,17 @@ class MSharpness:
             part = slice(start, min(start + self.m, memory.n))
             size = part.stop - part.start
             inner = memory.part(j, n=size)
-            g = yield from _on_examples(part, self.rule.gradient(w, inner))
+            asking = self.rule.gradient(w, inner)
+            g = yield from _relayed(asking, next(asking), part)
             inner.step += 1
             total = total + (size / memory.n) * g
         return total
 
 
-def _on_examples(part: slice, asking: Asking) -> Asking:
-    request = next(asking)
+def _relayed(asking: Asking, request: At, part: slice | None = None) -> Asking:
+    """Pass a rule's requests on, from this one on, limited to a part of the batch."""
     while True:
-        g = yield replace(request, examples=_within(part, request.examples))
+        g = yield request if part is None else replace(request, examples=_within(part, request.examples))
         try:
             request = asking.send(g)
         except StopIteration as done:
@@ -128,7 +130,70 @@ def m_sharpness(m: int = 16, rule: Rule = Sam(0.05)) -> MSharpness:
     return MSharpness(m, rule)
 
 
-def check_k(name: str, k: int) -> None:
+@dataclass(frozen=True)
+class AeSam:
+    """A rule on the steps whose gradient is large for its time, the plain gradient otherwise."""
+
+    steps: int
+    rule: Any
+    low: float
+    high: float
+    decay: float
+    passes = 1.5  # about half of the steps, by design
+
+    def __post_init__(self) -> None:
+        check_k("ae_sam", self.steps, "steps")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"ae_sam: decay must lie in [0, 1), got {self.decay!r}.")
+
+    def gradient(self, w: Vector, memory: Memory) -> Asking:
+        # The rule asks for the clean gradient first; it is sent the one we have already looked at.
+        inner = memory.part("rule")
+        asking = self.rule.gradient(w, inner)
+        g = yield next(asking)
+        size = norm(g).item() ** 2
+        mean = self.decay * memory.get("mean", 0.0) + (1 - self.decay) * size
+        variance = self.decay * memory.get("variance", math.exp(-10)) + (1 - self.decay) * (size - mean) ** 2
+        memory["mean"], memory["variance"] = mean, variance
+        t = min(1.0, memory.step / self.steps)
+        if size < mean + (t * self.low + (1 - t) * self.high) * math.sqrt(variance):
+            asking.close()
+            return g
+        descent = yield from _relayed(asking, asking.send(g))
+        inner.step += 1
+        return descent
+
+
+def ae_sam(
+    steps: int = 10_000, rule: Rule = Sam(0.05), low: float = -1.0, high: float = 1.0, decay: float = 0.9
+) -> AeSam:
+    r"""AE-SAM: a sharpness-aware step only where the gradient is large, by a running mean.  About 1.5 passes.
+
+    .. math::
+        \mu &\leftarrow \delta\mu + (1-\delta)\|g\|^2, \\
+        s^2 &\leftarrow \delta s^2 + (1-\delta)(\|g\|^2 - \mu)^2, \\
+        \text{the rule iff } & \|g\|^2 \ge \mu + c_t\, s, \quad c_t \text{ from high to low over the steps.}
+
+    Args:
+        steps: Length of the training, over which the threshold moves.
+        rule: The rule for those steps; its first request must be the clean gradient.
+        low: Threshold at the end (many such steps).
+        high: Threshold at the start (few).
+        decay: Of the running mean and variance, which start at 0 and exp(-10).
+
+    Example:
+        >>> loss = lambda w: 0.5 * (torch.tensor([1.0, 3.0]) * w["w"] ** 2).sum()
+        >>> sharpness_aware_gradient(ae_sam(10), loss, {"w": torch.tensor([1.0, -1.0])})
+        {'w': tensor([ 1.0158, -3.1423])}
+
+    References:
+        Jiang et al., An Adaptive Policy to Employ Sharpness-Aware Minimization, ICLR 2023,
+        https://arxiv.org/abs/2304.14647
+    """
+    return AeSam(steps, rule, low, high, decay)
+
+
+def check_k(rule: str, k: int, name: str = "k") -> None:
     """Refuse an interval that is not a whole number of steps."""
     if not isinstance(k, int) or k < 1:
-        raise ValueError(f"{name}: k must be a whole number of steps >= 1, got {k!r}.")
+        raise ValueError(f"{rule}: {name} must be a whole number of steps >= 1, got {k!r}.")
