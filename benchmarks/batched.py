@@ -2,8 +2,9 @@
 
     python benchmarks/batched.py [--runs 320] [--repeats 15] [--out results/bench-batched.json]
 
-The four are measured in turn, again and again, in one process, so that whatever else the machine does falls on all
-of them alike; medians over the repeats. A model-step is one step of one run: batch 5, float32, appendix B's network.
+The four are measured in turn, again and again, in one run, so that whatever else the machine does falls on all of
+them alike; medians over the repeats. The eager loop has one core: a second one only slows tensors this small down.
+A model-step is one step of one run: batch 5, float32, appendix B's network.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -85,29 +87,55 @@ def products(runs: int) -> Callable[[], int]:
     return steps
 
 
-def shared(make: Callable[[int], Callable[[], int]], runs: int, threads: int) -> Callable[[], int]:
-    """The runs in chunks, the chunks on threads of one core each, as `fit_many` has them."""
-    parts = [make(min(runs, CHUNK)) for _ in range(max(1, runs // CHUNK))]
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-    return lambda: sum(pool.map(lambda part: part(), parts))
+def serve(name: str, chunks: int) -> None:
+    """A worker: builds its chunks, then runs them once for every line it reads, and says how many steps that were."""
+    torch.set_num_threads(1)
+    parts = [TASKS[name]() for _ in range(chunks)]
+    for _ in sys.stdin:
+        print(sum(part() for part in parts), flush=True)
+
+
+class Workers:
+    """A task on one or several cores, in processes of one core each, as `fit_many` has them."""
+
+    def __init__(self, name: str, chunks: int, workers: int) -> None:
+        command = [sys.executable, __file__, "--serve", name, str(max(1, chunks // workers))]
+        self.processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(workers)
+        ]
+
+    def __call__(self) -> int:
+        for process in self.processes:
+            print(file=process.stdin, flush=True)
+        return sum(int(process.stdout.readline()) for process in self.processes)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.stdin.close()
+            process.wait()
+
+
+TASKS: dict[str, Callable[[], Callable[[], int]]] = {
+    "eager": lambda: eager(ToyConfig(rho=1.0)),
+    "lsam": lambda: engine("lsam", 1.0, CHUNK),
+    "sgd": lambda: engine("sgd", 0.0, CHUNK),
+    "products": lambda: products(CHUNK),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=320)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--serve", nargs=2, metavar=("TASK", "CHUNKS"), help="be a worker; for this script itself")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    tasks = {
-        "eager": shared(
-            lambda _: eager(ToyConfig(rho=1.0)), 1, 1
-        ),  # one core is faster than two for tensors this small
-        "lsam": shared(lambda r: engine("lsam", 1.0, r), args.runs, args.threads),
-        "sgd": shared(lambda r: engine("sgd", 0.0, r), args.runs, args.threads),
-        "products": shared(products, args.runs, args.threads),
-    }
+    if args.serve:
+        serve(args.serve[0], int(args.serve[1]))
+        return
+    tasks = {name: Workers(name, args.runs // CHUNK, 1 if name == "eager" else args.workers) for name in TASKS}
     before = os.getloadavg()[0]
     times: dict[str, list[float]] = {name: [] for name in tasks}
     for repeat in range(args.repeats + 1):
@@ -116,6 +144,8 @@ def main() -> None:
             steps = task()
             if repeat:
                 times[name].append((time.perf_counter() - start) / steps)
+    for task in tasks.values():
+        task.close()
     ratios = {
         "eager / lsam (must be >= 60)": ("eager", "lsam"),
         "lsam / products (must be <= 3)": ("lsam", "products"),
@@ -123,7 +153,8 @@ def main() -> None:
     }
     report = {
         "load of the machine, before and after": [before, os.getloadavg()[0]],
-        "machine": f"{_cpu()}, {args.threads} threads, torch {torch.__version__}, Python {platform.python_version()}",
+        "machine": f"{_cpu()}, torch {torch.__version__}, Python {platform.python_version()}",
+        "workers of one core": args.workers,
         "runs": args.runs,
         "repeats": args.repeats,
         "microseconds a model-step (median)": {k: round(1e6 * statistics.median(v), 2) for k, v in times.items()},

@@ -21,7 +21,7 @@ from samphire.train import ModuleConfig, Problem, Result, ToyConfig, fit_many
 DOUBLE = torch.float64
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_core() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -232,11 +232,20 @@ def test_work_is_shared_only_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         train, "_by_workers", lambda jobs, workers, counter: started.append((len(jobs), workers)) or []
     )
-    torch.set_num_threads(2)
-    list(fit_many([ToyConfig(epochs=1, seed=s) for s in range(9)]))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    list(fit_many([replace(SMALL, epochs=1, seed=s) for s in range(9)]))
     assert not started
     list(fit_many([ToyConfig(seed=s) for s in range(60)]))  # 360000 steps
     assert started == [(2, 2)]
+
+
+def test_training_leaves_torchs_threads_as_they_were() -> None:
+    torch.set_num_threads(2)
+    seen = []
+    list(fit_many([SMALL], progress=lambda done, total: seen.append(torch.get_num_threads())))
+    assert seen == [1, 1, 1]
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
 
 
 def test_a_failure_in_a_worker_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:

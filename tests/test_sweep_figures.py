@@ -30,7 +30,7 @@ def made_row(run):
     error = hardness * (0.6 - 0.3 * strength * (1 - 0.9 * batch) + wiggle) + 0.05 * run.seed * hardness
     errors = {"probe_hard": error, "probe_easy": 0.0, "test_error": 0.0, "collapsed": False}
     ratios = {"phantom_ratio": ratio, "real_ratio": 1.0, "phantom_share": 0.5, "real_share": 0.5}
-    return asdict(run) | errors | ratios | {"phantom_crossed": 0.0}
+    return asdict(run) | errors | ratios | {"phantom_crossed": 0.0, "phantom_mean": ratio}
 
 
 def verdicts(name, change=None):

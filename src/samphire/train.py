@@ -403,7 +403,6 @@ class _Worker:
 def _serve() -> None:
     """A worker's side: chunks by standard input; steps, then results or an exception, by standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    torch.set_num_threads(1)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed must not mix with the answers
 
@@ -413,7 +412,7 @@ def _serve() -> None:
 
     with contextlib.suppress(EOFError):
         while True:
-            job = pickle.load(sys.stdin.buffer)
+            job: Job = pickle.load(sys.stdin.buffer)
             try:
                 send(_train(*job, _Reporter(send)))
             except Exception as error:
@@ -434,6 +433,16 @@ class _Pickler(pickle.Pickler):
         return (torch.from_numpy, (value.numpy(),)) if isinstance(value, Tensor) else NotImplemented
 
 
+@contextlib.contextmanager
+def _cores(n: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _train(
     runs: list[Any],
     checkpoints: frozenset[int],
@@ -441,8 +450,8 @@ def _train(
     dtype: torch.dtype,
     counter: _Counter | _Reporter,
 ) -> list[Result]:
-    """One chunk from start to end."""
-    with torch.no_grad():
+    """One chunk from start to end; the toy's on one core, since its tensors are too small to share."""
+    with torch.no_grad(), _cores(1 if isinstance(runs[0], ToyConfig) else torch.get_num_threads()):
         fleet: _ToyFleet | _ModuleFleet = (_ToyFleet if isinstance(runs[0], ToyConfig) else _ModuleFleet)(runs, dtype)
         rows: list[list[Checkpoint]] = [[] for _ in runs]
         epochs = runs[0].epochs

@@ -73,12 +73,14 @@ def plots(rows: list[Row]) -> list[Any]:
         for axes, (kind, where, noisy) in zip(panels.T.flat, _panels(rows), strict=True):
             for level, curve in by(clean + noisy, "level").items():
                 toy.draw(axes, curve, f"{level:g}")
-            axes.set(title=f"{KINDS[kind]}, {PLACES[where]}", ylim=(0, None))
+            axes.set_title(f"{KINDS[kind]}, {PLACES[where]}")
+        for axes, kind in zip(panels[0], KINDS, strict=True):
             axes.legend(title=UNITS[kind], ncols=2)
         for axes in panels[:, 0]:
             axes.set_ylabel(toy.HARD_AXIS)
         for axes in panels[-1]:
             axes.set_xlabel(toy.RHO_AXIS)
+        toy.from_zero(panels)
     return [figure]
 
 

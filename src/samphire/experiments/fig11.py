@@ -79,9 +79,10 @@ def plots(rows: list[Row]) -> list[Any]:
         for axes, (title, groups) in zip(panels, titles.items(), strict=True):
             for batch, group in groups.items():
                 toy.draw(axes, group, f"{batch}", color=colours[batch])
-            axes.set(title=title, xlabel=toy.RHO_AXIS, ylim=(0, None))
+            axes.set(title=title, xlabel=toy.RHO_AXIS)
             axes.legend(title="batch size", ncols=2)
         panels[0].set_ylabel(toy.HARD_AXIS)
+        toy.from_zero(panels)
     return [figure]
 
 
@@ -158,8 +159,8 @@ def _sensitive(groups: dict[int, list[Row]]) -> report.Claim:
     return report.Claim(
         "For large ρ the hard probe error is more sensitive to the batch size.",
         None if any(map(math.isnan, at[0.0].values())) else bool(lost) or spread[top] > spread[0.0],
-        ours=f"spread over batch sizes {spread[0.0]:.3f} at ρ = 0, {spread[top]:.3f} at ρ = {top:g}"
-        + (f", where training collapses at {', '.join(lost)}" if lost else ""),
+        ours=f"spread over batch sizes {spread[0.0]:.3f} at ρ = 0; at ρ = {top:g} "
+        + (f"training collapses with batches of {', '.join(lost)}" if lost else f"{spread[top]:.3f}"),
         paper="more sensitive",
         detail="Spread: largest minus smallest mean; a batch size at which most runs collapse counts as more.",
     )

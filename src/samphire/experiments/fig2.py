@@ -59,7 +59,8 @@ def plots(rows: list[Row]) -> list[Any]:
     with report.figure(size=(6.0, 4.0)) as (figure, axes):
         for chi, group in by(rows, "chi").items():
             toy.draw(axes, group, f"{chi:g}°")
-        axes.set(xlabel=toy.RHO_AXIS, ylabel=toy.HARD_AXIS, ylim=(0, None))
+        axes.set(xlabel=toy.RHO_AXIS, ylabel=toy.HARD_AXIS)
+        toy.from_zero(axes)
         axes.legend(title="complexity χ")
     return [figure]
 
@@ -99,7 +100,7 @@ def _progressive(groups: list[list[Row]]) -> report.Claim:
         f"χ = {chi:g}°, ρ {a:g} → {b:g}: {rise}" for chi, a, b, rise in steps if rise.clear is not None and rise.clear
     ]
     return report.Claim(
-        "The hard probe error falls progressively: no step of ρ raises it.",
+        "The hard probe error falls progressively: no step of ρ clearly raises it.",
         not worse if steps else None,
         ours="; ".join(worse) or f"it rises clearly at none of {len(steps)} steps",
         paper="progressively improves",

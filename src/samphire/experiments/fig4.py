@@ -108,7 +108,7 @@ def tables(rows: list[Row]) -> list[report.Table]:
 def plots(rows: list[Row]) -> list[Any]:
     """Both panels of the paper and the course of training; a column for each setting."""
     groups = by((row for row in rows if not row["collapsed"]), "train_head", "rho")
-    with report.figure(3, max(len(groups), 1), size=(10.5, 8.2), squeeze=False, sharey="row") as (figure, axes):
+    with report.figure(3, max(len(groups), 1), size=(10.5, 8.2), squeeze=False) as (figure, axes):
         for (factors, parts, course), ((trained, rho), group) in zip(axes.T, groups.items(), strict=False):
             factors.set_title(f"{head(trained)}, ρ = {rho:g}")
             _distribution(factors, group, "factor_easy", "factor_hard")
@@ -117,7 +117,7 @@ def plots(rows: list[Row]) -> list[Any]:
             _distribution(parts, group, "part_real", "part_phantom")
             parts.set_xlabel("hard feature's part of the rates")
             _course(course, group)
-        labels = ("(i) share of batches", "(ii) share of batches", "median factor ṽ/v")
+        labels = ("(i) share of batches", "(ii) share of batches", "factor ṽ/v: median, 80 % of batches")
         for panel, label in zip(axes[:, 0], labels, strict=True):
             panel.set_ylabel(label)
             panel.legend(loc="best")
@@ -126,18 +126,18 @@ def plots(rows: list[Row]) -> list[Any]:
 
 def _distribution(panel: Any, rows: list[Row], *names: str) -> None:
     for name, color in zip(names, report.PALETTE, strict=False):
-        shares = torch.tensor([row["histogram"][name] for row in rows]).mean(0)
-        panel.stairs(shares, SERIES[name], fill=True, color=color, alpha=0.35)
-        panel.stairs(shares, SERIES[name], color=color, label=LABELS[name], linewidth=1.2)
+        shares = torch.tensor([row["histogram"][name] for row in rows]).mean(0).tolist()
+        panel.stairs(shares, SERIES[name].tolist(), fill=True, color=color, alpha=0.35)
+        panel.stairs(shares, SERIES[name].tolist(), color=color, label=LABELS[name], linewidth=1.2)
 
 
 def _course(panel: Any, rows: list[Row]) -> None:
     """The median over the batches of each part of training, and where 80 % of them lie; mean over seeds."""
     epochs = [(k + 0.5) * rows[0]["epochs"] / WINDOWS for k in range(WINDOWS)]
     for name, color in zip(("factor_easy", "factor_hard"), report.PALETTE, strict=False):
-        bands = torch.tensor([row["along"][name] for row in rows]).mean(0)
-        panel.plot(epochs, bands[:, 1], color=color, label=f"{LABELS[name]}, 80 % of batches")
-        panel.fill_between(epochs, bands[:, 0], bands[:, 2], color=color, alpha=0.18, linewidth=0)
+        low, middle, high = torch.tensor([row["along"][name] for row in rows]).mean(0).T.tolist()
+        panel.plot(epochs, middle, color=color, label=LABELS[name])
+        panel.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
     panel.axhline(1, color="#777777", linewidth=0.8, linestyle=":")
     panel.set(xlabel="epoch", ylim=(-1, 2))
 

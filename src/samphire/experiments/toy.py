@@ -43,7 +43,10 @@ def sweep(rhos: Iterable[float], seeds: int, epochs: int, **settings: Any) -> li
 
 
 def summary_row(result: Result) -> Row:
-    """Settings, final errors, and the ratio of the heads over training (medians, since v~_easy may cross zero)."""
+    """Settings, final errors, and the ratio of the heads over training.
+
+    Ratios are medians, since v~_easy may cross zero; for the phantom head there is the mean over steps too.
+    """
     assert result.v is not None
     assert result.phantom is not None
     phantom, real = mechanisms.summarize_ratio(result.phantom), mechanisms.summarize_ratio(result.v)
@@ -52,6 +55,7 @@ def summary_row(result: Result) -> Row:
         **result.final,
         "collapsed": result.collapsed,
         "phantom_ratio": float(phantom.median),
+        "phantom_mean": float(mechanisms.ratio(result.phantom).mean()),
         "phantom_share": float(phantom.share),
         "phantom_crossed": float(phantom.crossed),
         "real_ratio": float(real.median),
@@ -124,6 +128,11 @@ def draw(axes: Axes, rows: Iterable[Row], label: str, column: str = "probe_hard"
     """A curve against rho; it has a gap where most runs collapsed."""
     cells = by(rows, "rho")
     report.curve(axes, list(cells), [usable(cell, column) for cell in cells.values()], label, **kwargs)
+
+
+def from_zero(panels: Any) -> None:
+    """Let the vertical axis, which the panels share, start at 0; after drawing, since this ends its scaling."""
+    next(iter(getattr(panels, "flat", [panels]))).set_ylim(bottom=0)
 
 
 def error_table(rows: Iterable[Row], columns: dict[str, str], caption: str = CAPTION) -> report.Table:

@@ -313,13 +313,14 @@ def draw_medians(axes: Any, rows: list[Row], which: str) -> Any:
 
     The ratio is of shares: each weight over the mean weight, so that a common factor does not show.
     """
-    import numpy as np
     from matplotlib.colors import LogNorm
+    from numpy.ma import masked_invalid
 
     grid = _mean_grid(rows, which)
     scale = LogNorm(0.01, 100) if which == "ratio" else LogNorm(1e-4, 1)
     cmap = "RdBu_r" if which == "ratio" else "viridis"
-    mesh = axes.pcolormesh(EASY_BINS, HARD_BINS, np.ma.masked_invalid(grid.T.numpy()), norm=scale, cmap=cmap)
+    edges = EASY_BINS.numpy(), HARD_BINS.numpy()
+    mesh = axes.pcolormesh(*edges, masked_invalid(grid.T.numpy()), norm=scale, cmap=cmap)
     axes.grid(visible=False)
     axes.axhline(0, color="#777777", linewidth=0.7)
     axes.axvline(0, color="#777777", linewidth=0.7)
@@ -331,7 +332,7 @@ def fit_limits(axes: Any, rows: list[Row]) -> None:
     cells = [cell for row in rows for cell in row["cells"]]
     for edges, index, limit in ((EASY_BINS, 0, axes.set_xlim), (HARD_BINS, 1, axes.set_ylim)):
         used = [cell[index] for cell in cells]
-        limit(edges[min(used)] - 0.5, edges[max(used) + 1] + 0.5)
+        limit(float(edges[min(used)]) - 0.5, float(edges[max(used) + 1]) + 0.5)
 
 
 def _mean_grid(rows: list[Row], which: str) -> Tensor:
