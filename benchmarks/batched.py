@@ -88,11 +88,13 @@ def products(runs: int) -> Callable[[], int]:
 
 
 def serve(name: str, chunks: int) -> None:
-    """A worker: builds its chunks, then runs them once for every line it reads, and says how many steps that were."""
+    """A worker: builds its chunks, runs them once for every line it reads, and says the steps and the CPU time."""
     torch.set_num_threads(1)
     parts = [TASKS[name]() for _ in range(chunks)]
     for _ in sys.stdin:
-        print(sum(part() for part in parts), flush=True)
+        start = time.process_time()
+        steps = sum(part() for part in parts)
+        print(steps, time.process_time() - start, flush=True)
 
 
 class Workers:
@@ -105,10 +107,13 @@ class Workers:
             for _ in range(workers)
         ]
 
-    def __call__(self) -> int:
+    def __call__(self) -> tuple[float, float]:
+        """Seconds a model-step: by the clock, and of CPU."""
+        start = time.perf_counter()
         for process in self.processes:
             print(file=process.stdin, flush=True)
-        return sum(int(process.stdout.readline()) for process in self.processes)
+        steps, cpu = zip(*(map(float, process.stdout.readline().split()) for process in self.processes), strict=True)
+        return (time.perf_counter() - start) / sum(steps), sum(cpu) / sum(steps)
 
     def close(self) -> None:
         for process in self.processes:
@@ -137,13 +142,15 @@ def main() -> None:
         return
     tasks = {name: Workers(name, args.runs // CHUNK, 1 if name == "eager" else args.workers) for name in TASKS}
     before = os.getloadavg()[0]
+    for task in tasks.values():
+        task()
     times: dict[str, list[float]] = {name: [] for name in tasks}
-    for repeat in range(args.repeats + 1):
+    cpu: dict[str, list[float]] = {name: [] for name in tasks}
+    for _ in range(args.repeats):
         for name, task in tasks.items():
-            start = time.perf_counter()
-            steps = task()
-            if repeat:
-                times[name].append((time.perf_counter() - start) / steps)
+            clock, work = task()
+            times[name].append(clock)
+            cpu[name].append(work)
     for task in tasks.values():
         task.close()
     ratios = {
@@ -158,8 +165,13 @@ def main() -> None:
         "runs": args.runs,
         "repeats": args.repeats,
         "microseconds a model-step (median)": {k: round(1e6 * statistics.median(v), 2) for k, v in times.items()},
+        "CPU microseconds a model-step (median)": {k: round(1e6 * statistics.median(v), 2) for k, v in cpu.items()},
         "ratios (median over repeats, quartiles)": {
             name: _spread([a / b for a, b in zip(times[top], times[bottom], strict=True)])
+            for name, (top, bottom) in ratios.items()
+        },
+        "ratios of CPU time (median over repeats, quartiles)": {
+            name.split(" (")[0]: _spread([a / b for a, b in zip(cpu[top], cpu[bottom], strict=True)])
             for name, (top, bottom) in ratios.items()
         },
     }

@@ -76,6 +76,11 @@ BROKEN = [
     ("fig3", put(lambda r: r.chi == 180 and r.rho == 1, real_ratio=0.6), "Trained head, χ = 180°: the real ratio"),
     ("fig7", worse(lambda r: r.algorithm == "weights" and r.v_star == 4), "Trained head, importance weights only"),
     ("fig7", worse(lambda r: r.algorithm == "rates" and r.v_star == 4), "Frozen head, learning rates only"),
+    (
+        "fig7",
+        put(lambda r: r.algorithm == "rates" and r.v_star == 1, probe_hard=0.0),
+        "Trained head, learning rates only",
+    ),
     ("fig7", worse(lambda r: r.algorithm == "lsam" and r.rho == 0), None),
     ("fig7", put(lambda r: r.algorithm == "lsam" and r.rho == 0, probe_hard=0.0), "Trained head, both effects"),
     ("fig7", put(lambda r: r.algorithm == "rates", probe_hard=0.0), "Trained head: the pair is stronger"),
@@ -120,6 +125,28 @@ def test_a_difference_as_large_as_its_spread_is_no_evidence(name):
     assert not any(claim.holds for claim in judged)
 
 
+def test_where_noise_makes_sgd_learn_the_hard_feature_it_is_said():
+    rows = made_rows(
+        "fig10", lambda run: {"probe_hard": 0.02} if run.corruption == "label" and run.level > 0.05 else {}
+    )
+    said = [
+        claim.text.split(":")[0] for claim in experiments.load("fig10").claims(rows) if "At level 0.1" in claim.detail
+    ]
+    assert said == ["Flipped signs, both features", "Flipped signs, hard feature only"]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_point_is_inside_its_panel(name):
+    late = lambda run: run.lr > 0.01 or not run.train_head or run.where == "hard"  # what later panels show
+    (figure,) = experiments.load(name).plots(made_rows(name, put(late, probe_hard=1.5, phantom_ratio=4.0)))
+    for axes in figure.axes:
+        bottom, top = axes.get_ylim()
+        values = [y for line in axes.lines for y in line.get_ydata()]
+        assert values
+        assert bottom == 0
+        assert max(values) < top
+
+
 # Collapsed runs
 
 
@@ -144,8 +171,9 @@ def test_where_most_runs_collapse_nothing_is_drawn_and_nothing_holds(name):
     assert not any(claim.holds for claim in module.claims(rows) if any(kind in claim.text for kind in kinds))
 
 
-def test_the_best_radius_is_one_that_trains():
-    rows = [{"rho": r, "probe_hard": e, "collapsed": r == 2} for r, e in ((0, 0.3), (1, 0.2), (2, 0.0)) for _ in "ab"]
+def test_the_best_radius_is_one_at_which_most_runs_train():
+    errors = ((0, 0.3), (1, 0.2), (2, 0.0))
+    rows = [{"rho": r, "probe_hard": e, "collapsed": r == 2 and k > 0} for r, e in errors for k in range(3)]
     assert toy.best_rho(rows) == 1
     assert math.isnan(toy.usable([row for row in rows if row["rho"] == 2]).mean)
     assert toy.best_rho([row | {"collapsed": True} for row in rows]) == 0
@@ -215,6 +243,7 @@ def test_the_learning_rates_of_figure_11_are_told_apart():
     rows = [made_row(run) for run in fig11.runs(fig11.SCALES["paper"])]
     assert list(fig11.fixed(rows)) == [5, 10, 20, 50, 100, 300]
     assert list(fig11.scaled(rows)) == [5, 10, 20, 50]
+    assert {row["lr"] for row in fig11.fixed(rows)[20]} == {0.01}
     assert {row["lr"] for row in fig11.scaled(rows)[20]} == {0.04}
 
 

@@ -117,10 +117,10 @@ def plots(rows: list[Row]) -> list[Any]:
             _distribution(parts, group, "part_real", "part_phantom")
             parts.set_xlabel("hard feature's part of the rates")
             _course(course, group)
-        labels = ("(i) share of batches", "(ii) share of batches", "factor ṽ/v: median, 80 % of batches")
+        labels = ("(i) share of batches", "(ii) share of batches", "factor ṽ/v (band: 80 %)")
         for panel, label in zip(axes[:, 0], labels, strict=True):
             panel.set_ylabel(label)
-            panel.legend(loc="best")
+            panel.legend(loc="upper left", ncols=2 if panel is axes[2, 0] else 1)
     return [figure]
 
 
@@ -128,7 +128,11 @@ def _distribution(panel: Any, rows: list[Row], *names: str) -> None:
     for name, color in zip(names, report.PALETTE, strict=False):
         shares = torch.tensor([row["histogram"][name] for row in rows]).mean(0).tolist()
         panel.stairs(shares, SERIES[name].tolist(), fill=True, color=color, alpha=0.35)
-        panel.stairs(shares, SERIES[name].tolist(), color=color, label=LABELS[name], linewidth=1.2)
+        panel.stairs(shares, SERIES[name].tolist(), color=color, label=_short(name), linewidth=1.2)
+
+
+def _short(name: str) -> str:
+    return LABELS[name].partition(":")[0]
 
 
 def _course(panel: Any, rows: list[Row]) -> None:
@@ -136,7 +140,7 @@ def _course(panel: Any, rows: list[Row]) -> None:
     epochs = [(k + 0.5) * rows[0]["epochs"] / WINDOWS for k in range(WINDOWS)]
     for name, color in zip(("factor_easy", "factor_hard"), report.PALETTE, strict=False):
         low, middle, high = torch.tensor([row["along"][name] for row in rows]).mean(0).T.tolist()
-        panel.plot(epochs, middle, color=color, label=LABELS[name])
+        panel.plot(epochs, middle, color=color, label=_short(name))
         panel.fill_between(epochs, low, high, color=color, alpha=0.18, linewidth=0)
     panel.axhline(1, color="#777777", linewidth=0.8, linestyle=":")
     panel.set(xlabel="epoch", ylim=(-1, 2))
@@ -172,7 +176,7 @@ _CLAIMS: tuple[tuple[str, Callable[[Row], float], tuple[str, ...]], ...] = (
     ("The easy feature's factor is below 1", lambda row: 1 - row["factor_easy"], ("factor_easy",)),
     ("The hard feature's factor is above 1", lambda row: row["factor_hard"] - 1, ("factor_hard",)),
     (
-        "The hard feature's part is above its real one at the phantom parameter",
+        "At the phantom parameter the hard feature's part of the rates is above its real one",
         lambda row: row["part_phantom"] - row["part_real"],
         ("part_real", "part_phantom"),
     ),

@@ -17,7 +17,8 @@ PAPER_SAYS = (
 )
 NOTES = (
     *weights.NOTES,
-    f"The checkpoint is that of epoch {weights.SHOWN}; the paper says only that training is incomplete.",
+    f"The checkpoint is that of epoch {weights.SHOWN}; the paper says only that training is incomplete. The "
+    "second comparison depends on the epoch: see figure 8.",
     "Curves start from the least weight, as usual; the paper's words (the top k) would put them above the diagonal.",
 )
 SCALES = weights.CONFIGS

@@ -14,9 +14,9 @@ PAPER_SAYS = "Figure 5 over several checkpoints: the phantom weights stay more u
 NOTES = (
     *weights.NOTES,
     "The paper does not say which epochs it shows.",
-    "Late in training with a trained head, LSAM's head is larger than SGD's and its margins are spread wider, so "
-    "that even its phantom weights are less uniform than SGD's real ones. With the head frozen they stay more "
-    "uniform while training errors remain, and are about equal after that.",
+    "Late in training with a trained head LSAM's phantom weights are no longer more uniform than SGD's real ones. By "
+    "then LSAM's head is larger and its margins are spread wider; we have not separated the two. With the head "
+    "frozen the difference shrinks over training.",
 )
 SCALES = weights.CONFIGS
 TRAINING = weights.TRAINING

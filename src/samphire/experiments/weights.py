@@ -19,7 +19,7 @@ from samphire.experiments import Row, by
 from samphire.train import Checkpoint, Result, ToyConfig, generator
 
 EPOCHS = (1, 5, 10, 25, 50, 100)
-SHOWN = 10  # the epoch of figures 5 and 6: both algorithms fit the labels, neither has the spiral
+SHOWN = 10  # the epoch of figures 5 and 6: few training errors are left, and the spiral is not learned
 RHOS = {True: 1.0, False: 0.5}  # trained head, head frozen at (1, 1): there rho < v_easy, so v~_easy stays positive
 TRAINING = {"checkpoints": EPOCHS, "keep_weights": True}
 EASY_BINS, HARD_BINS = torch.linspace(-8, 24, 33).double(), torch.linspace(-6, 10, 33).double()

@@ -134,7 +134,7 @@ class _Linear:
     def forward(self, w: Weights, x: Tensor) -> Tensor:
         self.x = x
         z = self.scratch(self.weight, (*x.shape[:2], self.o), x)
-        return torch.baddbmm(w[self.bias][:, None], x, w[self.weight].mT, out=z)
+        return torch.baddbmm(w[self.bias].unsqueeze(1), x, w[self.weight].mT, out=z)
 
     def backward(self, w: Weights, d: Tensor, into: Weights, alpha: float, first: bool) -> Tensor:
         dx = d if first else torch.bmm(d, w[self.weight], out=self.scratch(self.bias, self.x.shape, d))
@@ -150,23 +150,19 @@ class _LayerNorm:
         self.gamma, self.beta, self.scratch, self.eps = f"{name}.weight", f"{name}.bias", scratch, layer.eps
 
     def forward(self, w: Weights, z: Tensor) -> Tensor:
-        n = torch.sub(z, z.mean(-1, keepdim=True), out=self.scratch(self.beta, z.shape, z))
-        variance = torch.linalg.vector_norm(n, dim=-1, keepdim=True).square_().div_(z.shape[-1])
-        self.rstd = variance.add_(self.eps).rsqrt_()
-        self.n = n.mul_(self.rstd)
+        self.z = z
+        self.n, self.mean, self.rstd = torch.native_layer_norm(z, z.shape[-1:], None, None, self.eps)
         h = self.scratch(self.gamma, z.shape, z)
-        return torch.addcmul(w[self.beta][:, None], self.n, w[self.gamma][:, None], out=h)
+        return torch.addcmul(w[self.beta].unsqueeze(1), self.n, w[self.gamma].unsqueeze(1), out=h)
 
     def backward(self, w: Weights, d: Tensor, into: Weights, alpha: float, first: bool) -> Tensor:
-        # With e = gamma * dL/dh: dL/dz = (e - mean e - n mean(e n)) / std z.
-        gamma, units = w[self.gamma][:, None], d.shape[-1]
-        dn = torch.mul(d, self.n, out=self.scratch("dn", d.shape, d))
-        mean_e, mean_en = torch.bmm(d, gamma.mT).div_(units), torch.bmm(dn, gamma.mT).div_(units)
-        dbeta, dgamma = d.sum(1), dn.sum(1)
-        dz = d.mul_(gamma).sub_(mean_e).addcmul_(self.n, mean_en, value=-1).mul_(self.rstd)
+        dgamma, dbeta = torch.mul(d, self.n, out=self.scratch("dgamma", d.shape, d)).sum(1), d.sum(1)
+        dn = d.mul_(w[self.gamma].unsqueeze(1))
         into[self.gamma].add_(dgamma, alpha=alpha)
         into[self.beta].add_(dbeta, alpha=alpha)
-        return dz
+        return torch.ops.aten.native_layer_norm_backward(
+            dn, self.z, d.shape[-1:], self.mean, self.rstd, None, None, [True, False, False]
+        )[0]
 
 
 class _ReLU:
@@ -318,7 +314,7 @@ class FeatureRuns:
             column([a.star_rates for a in table]),
         )
         self._v_star, self._lr = v_star[:, None], lr[:, None, None]
-        self._lr_head = self._lr * train_head[:, None, None]
+        self._trains = train_head[:, None, None]
         self._climbs, self._sam = bool(self._rho_head.any()), bool(self._rho_all.any())
         self._intervenes = bool((self._star_weights | self._star_rates).any())
 
@@ -330,31 +326,31 @@ class FeatureRuns:
             y: Shape (R, B), -1 or 1.
         """
         runs, batch, k, inputs = x.shape
-        rows, y = x.reshape(runs, batch * k, inputs), y[..., None]
+        rows, minus_y = x.reshape(runs, batch * k, inputs), -y.unsqueeze(-1)
         real = self.weights["head.weight"]
-        there = self._displaced(rows, y, k) if self._sam else self.weights
-        P = self.phi.forward(there, rows).view(runs, batch, k)
+        there = self._displaced(rows, minus_y, k) if self._sam else self.weights
+        # Q = -y P, so that <Q_i, v> = -y_i f_i, lambda = sigmoid(Q v') and dL/dv = lambda' Q / B.
+        Q = self.phi.forward(there, rows).view(runs, batch, k) * minus_y
         phantom = there["head.weight"]
         if self._climbs:
-            phantom = phantom + self._rho_head * _unit(_head_gradient(P, _pull(P, phantom, y)))  # eq. 5
-        pull = _pull(P, phantom, y)
-        self.weights["head.weight"] = real - self._lr_head * _head_gradient(P, pull)
-        v_b = phantom
+            phantom = phantom + self._rho_head * _unit(torch.bmm(_lambda(Q, phantom).mT, Q))  # eq. 5
+        weight, rates, lr = _lambda(Q, phantom), phantom, self._lr / batch
+        self.weights["head.weight"] = real - self._trains * lr * torch.bmm(weight.mT, Q)
         if self._intervenes:
-            pull = torch.where(self._star_weights, _pull(P, self._v_star, y), pull)  # eq. 7
-            v_b = torch.where(self._star_rates, self._v_star, phantom)  # eq. 8
-        cotangent = (self._lr * pull * v_b).view(runs, batch * k, 1)
+            weight = torch.where(self._star_weights, _lambda(Q, self._v_star), weight)  # eq. 7
+            rates = torch.where(self._star_rates, self._v_star, rates)  # eq. 8
+        cotangent = (weight * minus_y * (lr * rates)).view(runs, batch * k, 1)
         self.phi.backward(there, cotangent, into=self.weights, alpha=-1.0)
         return real, phantom
 
-    def _displaced(self, rows: Tensor, y: Tensor, k: int) -> Weights:
+    def _displaced(self, rows: Tensor, minus_y: Tensor, k: int) -> Weights:
         """The weights at ``w + rho g/|g|``, the norm over all of a run's weights."""
-        v = self.weights["head.weight"]
-        P = self.phi.forward(self.weights, rows).view(*y.shape[:2], k)
-        pull = _pull(P, v, y)
+        v, batch = self.weights["head.weight"], minus_y.shape[1]
+        Q = self.phi.forward(self.weights, rows).view(-1, batch, k) * minus_y
+        weight = _lambda(Q, v)
         g = {name: torch.zeros_like(t) for name, t in self.weights.items()}
-        g["head.weight"] = _head_gradient(P, pull)
-        self.phi.backward(self.weights, (pull * v).view(*rows.shape[:2], 1), into=g)
+        g["head.weight"] = torch.bmm(weight.mT, Q) / batch
+        self.phi.backward(self.weights, (weight * minus_y * v / batch).view(-1, batch * k, 1), into=g)
         length = torch.linalg.vector_norm(torch.stack([t.flatten(1).norm(dim=1) for t in g.values()]), dim=0)
         step = self._rho_all.flatten() / length.clamp_min(torch.finfo(length.dtype).tiny)
         return {
@@ -362,13 +358,9 @@ class FeatureRuns:
         }
 
 
-def _pull(P: Tensor, v: Tensor, y: Tensor) -> Tensor:
-    """dL/df of each example: ``-y lambda / B``, (R, B, 1)."""
-    return torch.sigmoid(-y * torch.bmm(P, v.mT)) * (y / -y.shape[1])
-
-
-def _head_gradient(P: Tensor, pull: Tensor) -> Tensor:
-    return torch.bmm(pull.mT, P)
+def _lambda(Q: Tensor, v: Tensor) -> Tensor:
+    """The importance weights at the head v, (R, B, 1)."""
+    return torch.bmm(Q, v.mT).sigmoid_()
 
 
 def _unit(g: Tensor) -> Tensor:
