@@ -521,8 +521,8 @@ def _overview(results: Sequence[Result], title: str) -> str:
             cells += f'<td data-label="ours">{_text(row["ours"])}</td>'
             cells += f'<td data-label="the paper\'s">{_text(row["paper"])}</td>'
             cells += f"<td>{_badge(row['verdict'])}</td>"
-            lines.append(f"<tr>{link if i == 0 else ''}{cells}{took_cell if i == 0 else ''}</tr>")
-    heads = ("figure", "claim", "ours", "the paper's", "verdict", "time")
+            lines.append(f"<tr>{link if i == 0 else ''}{cells}{took_cell if i == 0 and known else ''}</tr>")
+    heads = ("figure", "claim", "ours", "the paper's", "verdict", *(["time"] if known else []))
     head = "".join(f'<th scope="col">{h}</th>' for h in heads)
     return (
         f"<header><h1>{_text(title)}</h1><p>Of what the paper claims, {said or 'nothing was computed'}.{took}</p>"

@@ -20,6 +20,7 @@ import os
 import pkgutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,20 +86,19 @@ def reproduce(
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}.")
     modules = {name: load(name) for name in (chosen or names())}
-    store = Path(out) / "runs"
-    work = _Work(modules, scale, store, progress)
+    started = time.perf_counter()
+    rows = _Work(modules, scale, Path(out) / "runs", progress).rows()
     results = []
     for name, module in modules.items():
-        started = time.perf_counter()
-        rows = work.rows(name)
-        results.append(_result(name, module, rows, scale, time.perf_counter() - started))
+        results.append(_result(name, module, rows[name], scale))
         if done is not None:
             done(results[-1])
-    report.write(out, results, machine=records.provenance(), title=f"samphire: the toy, {scale} scale")
+    machine = records.provenance() | {"seconds": round(time.perf_counter() - started, 1), "scale": scale}
+    report.write(out, results, machine=machine, title=f"samphire: the toy, {scale} scale")
     return results
 
 
-def _result(name: str, module: Any, rows: list[Row], scale: str, seconds: float) -> report.Result:
+def _result(name: str, module: Any, rows: list[Row], scale: str) -> report.Result:
     claims = module.claims(rows)
     if scale == "tiny":
         claims = [replace(claim, holds=None, detail="The tiny scale is too short to judge.") for claim in claims]
@@ -110,57 +110,86 @@ def _result(name: str, module: Any, rows: list[Row], scale: str, seconds: float)
         tables=module.tables(rows),
         claims=claims,
         notes=module.NOTES,
-        seconds=seconds,
     )
 
 
 class _Work:
-    """The rows of some experiments: those stored, and those trained now."""
+    """The rows of some experiments: those stored, and those trained now, all of one kind together."""
 
     def __init__(self, modules: Mapping[str, Any], scale: str, store: Path, progress: Progress | None) -> None:
-        self.modules, self.scale, self.store, self.progress = modules, scale, store, progress
-        self.total = sum(map(train.count_steps, {run for name in modules for run in self._runs(name)}))
-        self.done = 0
+        self.modules, self.store, self.progress = modules, store, progress
+        self.configs = {name: module.SCALES[scale] for name, module in modules.items()}
+        self.runs = {name: self._runs(name) for name in modules}
+        self.kinds: dict[Any, list[str]] = {}
+        for name, module in modules.items():
+            self.kinds.setdefault(_kind(module), []).append(name)
+        self.done, self.total = 0, sum(map(self._steps, self.kinds.values()))
 
-    def _runs(self, name: str) -> list[ToyConfig]:
-        config = self.modules[name].SCALES[self.scale]
-        runs = list(dict.fromkeys(self.modules[name].runs(config)))
+    def _runs(self, name: str) -> dict[str, ToyConfig]:
+        runs = {records.key(run): run for run in self.modules[name].runs(self.configs[name])}
         if not runs:
-            raise ValueError(f"{name} has no runs to train with {config}; give each of its lists an entry.")
+            raise ValueError(
+                f"{name} has no runs to train with {self.configs[name]}; give each of its lists an entry."
+            )
         return runs
 
-    def rows(self, name: str) -> list[Row]:
-        """One row per run of an experiment, in the order of its runs."""
-        module = self.modules[name]
-        runs = {records.key(run): run for run in self._runs(name)}
-        with records.open(self.store, Job(name, module.SCALES[self.scale])) as folder:
-            have = {row["key"] for row in folder.rows}
-            for key, row in self._known(name).items():
-                if key in runs and key not in have:
-                    folder.append(row)
-                    have.add(key)
-            missing = [run for key, run in runs.items() if key not in have]
-            self.done += sum(map(train.count_steps, runs.values())) - sum(map(train.count_steps, missing))
-            for result in train.fit_many(missing, progress=self._said(name), **_training(module)):
-                folder.append({"key": records.key(result.config), **module.row(result)})
-            self.done += sum(map(train.count_steps, missing))
-            by_key = {row["key"]: row for row in folder.rows}
-        return [by_key[key] for key in runs]
+    def _steps(self, group: Iterable[str]) -> int:
+        return sum(
+            map(train.count_steps, {key: run for name in group for key, run in self.runs[name].items()}.values())
+        )
 
-    def _known(self, name: str) -> dict[str, Row]:
-        """Rows of the same kind that other experiments have stored."""
+    def rows(self) -> dict[str, list[Row]]:
+        """One row per run of each experiment, in the order of its runs."""
+        found: dict[str, list[Row]] = {}
+        for group in self.kinds.values():
+            for name, rows in self._train(group).items():
+                by_key = {row["key"]: row for row in rows}
+                found[name] = [by_key[key] for key in self.runs[name]]
+        return found
+
+    def _train(self, group: list[str]) -> dict[str, list[Row]]:
+        """Train what no folder has, and put each row into every folder that wants it."""
+        module = self.modules[group[0]]
+        known = self._known(module)
+        with ExitStack() as stack:
+            folders = {n: stack.enter_context(records.open(self.store, Job(n, self.configs[n]))) for n in group}
+
+            def keep(row: Row) -> None:
+                for name, folder in folders.items():
+                    if row["key"] in self.runs[name] and row["key"] not in stored[name]:
+                        folder.append(row)
+                        stored[name].add(row["key"])
+
+            stored = {name: {row["key"] for row in folder.rows} for name, folder in folders.items()}
+            for row in known.values():
+                keep(row)
+            missing = {k: run for n in group for k, run in self.runs[n].items() if k not in stored[n]}
+            trained = sum(map(train.count_steps, missing.values()))
+            self.done += self._steps(group) - trained
+            said = self._said(", ".join(group))
+            for result in train.fit_many(list(missing.values()), progress=said, **_training(module)):
+                keep({"key": records.key(result.config), **module.row(result)})
+            self.done += trained
+            return {name: folder.rows for name, folder in folders.items()}
+
+    def _known(self, module: Any) -> dict[str, Row]:
+        """Rows of the same kind that any experiment at any scale has stored."""
         if not self.store.is_dir():
             return {}
-        kind = self.modules[name].row, _training(self.modules[name])
-        same = {n for n in names() if n != name and (load(n).row, _training(load(n))) == kind}
+        same = {n for n in names() if _kind(load(n)) == _kind(module)}
         stored = (run for run in records.read(self.store) if run.config.get("experiment") in same)
         return {row["key"]: row for run in stored for row in run.rows}
 
-    def _said(self, name: str) -> Callable[[int, int], None] | None:
+    def _said(self, what: str) -> Callable[[int, int], None] | None:
         if self.progress is None:
             return None
-        progress, before, total = self.progress, self.done, max(self.total, 1)
-        return lambda done, _: progress(name, min(before + done, total), total)
+        progress, before, total = self.progress, self.done, self.total
+        return lambda done, _: progress(what, before + done, total)
+
+
+def _kind(module: Any) -> tuple[Any, str]:
+    """What experiments must share to share rows: what is kept of a run, and how it is trained."""
+    return module.row, repr(sorted(_training(module).items()))
 
 
 def _training(module: Any) -> dict[str, Any]:

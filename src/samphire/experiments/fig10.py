@@ -1,4 +1,4 @@
-"""Figure 10: LSAM lowers the hard feature's error under noise of three kinds, on both features or the hard one.
+"""Figure 10: the hard feature's error against rho under noise of three kinds, on both features or the hard one.
 
 samphire reproduce fig10
 """

@@ -25,8 +25,8 @@ NOTES = (
     "The interventions replace the gradient of the network only; what the head does meanwhile is not said. Shown are "
     "a head that follows its ordinary gradient and one that stays at (1, 1). The pair is the same for both, as its "
     "network never sees the head.",
-    "v*_easy = 1 as printed, so a larger ratio is a larger head, which fits the labels sooner; LSAM reaches the same "
-    "ratio with a smaller ṽ_easy.",
+    "v*_easy = 1 as printed, so a larger ratio is a larger head. LSAM reaches the same ratio with a smaller ṽ_easy: "
+    "at equal ratio the heads differ in size.",
     toy.SPIRAL,
 )
 EFFECTS = {"weights": "importance weights only", "rates": "learning rates only", "both": "both effects"}
