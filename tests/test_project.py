@@ -35,7 +35,7 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("samphire"))
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("samphire"):
-            for alias in node.names:
+            for alias in (a for a in node.names if a.name != "__version__"):
                 full = f"{node.module}.{alias.name}"
                 yield (
                     full

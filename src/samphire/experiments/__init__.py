@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from samphire import records, report, train
+from samphire import __version__, records, report, train
 from samphire.train import ToyConfig
 
 Row = dict[str, Any]
@@ -60,10 +60,11 @@ def load(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Job:
-    """An experiment at a scale; the key of its folder."""
+    """An experiment at a scale, by a version of the package; the key of its folder."""
 
     experiment: str
     config: Any
+    version: str = __version__
 
 
 def reproduce(
@@ -177,7 +178,8 @@ class _Work:
         if not self.store.is_dir():
             return {}
         same = {n for n in names() if _kind(load(n)) == _kind(module)}
-        stored = (run for run in records.read(self.store) if run.config.get("experiment") in same)
+        stored = (run for run in records.read(self.store) if run.config.get("experiment") in same
+                  and run.config.get("version") == __version__)  # fmt: skip
         return {row["key"]: row for run in stored for row in run.rows}
 
     def _said(self, what: str) -> Callable[[int, int], None] | None:
