@@ -210,16 +210,22 @@ def test_a_run_among_others_is_the_plain_loop(config: ToyConfig, together: dict[
     torch.testing.assert_close(result.phantom, torch.stack(phantoms), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{}, {"chunk": 2}, {"chunk": 3, "workers": 2}], ids=str)
-def test_neighbours_order_chunks_and_workers_change_nothing(settings: Any, together: dict[Any, Result]) -> None:
-    others = [replace(run, seed=run.seed + 100) for run in MIXED]
-    again = trained([*reversed(MIXED), *others], **settings)
-    for config in MIXED:
-        one, two = weights(together[config]), weights(again[config])
-        assert all((one[name] - two[name]).abs().max() < 1e-13 for name in one)
-        assert together[config].final.keys() == again[config].final.keys()
-    alone = trained([MIXED[1]])[MIXED[1]]
-    assert all((weights(alone)[n] - weights(together[MIXED[1]])[n]).abs().max() < 1e-13 for n in weights(alone))
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=str)
+def test_neighbours_order_chunks_and_workers_change_not_one_bit(dtype: torch.dtype) -> None:
+    """Where training is chaotic (rho = 2) the last bit of one step decides the outcome, so nothing less will do."""
+    runs = [*MIXED, *(replace(SMALL, rho=2.0, seed=s, epochs=9, batch=b) for s in range(6) for b in (4, 5))]
+    once = trained(runs, dtype=dtype)
+    others = [replace(run, seed=run.seed + 100) for run in runs]
+    for again in (
+        trained(runs, chunk=1, dtype=dtype),
+        trained([*others, *reversed(runs)], chunk=7, dtype=dtype),
+        trained([*reversed(runs), *others], chunk=3, workers=2, dtype=dtype),
+    ):
+        for config in runs:
+            one, two = weights(once[config]), weights(again[config])
+            assert all(torch.equal(one[name], two[name]) for name in one)
+            assert once[config].final == again[config].final
+            assert torch.equal(once[config].phantom, again[config].phantom)  # type: ignore[arg-type]
 
 
 def test_runs_of_one_shape_advance_together_and_only_sam_pays_for_its_second_pass() -> None:

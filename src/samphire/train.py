@@ -479,6 +479,7 @@ class _ToyFleet:
         def column(values: list[Any]) -> Tensor:
             return torch.tensor(values, dtype=dtype)
 
+        runs = runs * 2 if len(runs) == 1 else runs  # products of a batch of one are rounded in another order
         self.runs, self.dtype, self.net = runs, dtype, runs[0].network().to(dtype)
         sets = [run.train_points(dtype) for run in runs]
         self.x, self.y = two_views(torch.stack([s.x for s in sets])), torch.stack([s.y for s in sets])

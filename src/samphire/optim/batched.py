@@ -360,7 +360,11 @@ class FeatureRuns:
 
 def _lambda(Q: Tensor, v: Tensor) -> Tensor:
     """The importance weights at the head v, (R, B, 1)."""
-    return torch.bmm(Q, v.mT).sigmoid_()
+    # torch computes the last few numbers of a tensor one by one and the others eight at a time, and the two kinds of
+    # exp differ in the last bit. Padded, no run is the last, so none depends on its place among the others.
+    minus_margin = torch.bmm(Q, v.mT)
+    n = minus_margin.numel()
+    return nn.functional.pad(minus_margin.view(n), (0, -n % 64)).sigmoid_()[:n].view_as(minus_margin)
 
 
 def _unit(g: Tensor) -> Tensor:
