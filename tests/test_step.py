@@ -303,6 +303,18 @@ def test_clean_gradient_is_not_kept_alive_during_the_second_pass():
         clean = {q.grad.data_ptr() for q in model.parameters()}
 
 
+def test_the_costlier_part_of_the_report_comes_every_so_many_steps():
+    model, x, y = problem()
+    opt = SharpnessAware(model, sgd(model), sam(0.1), measure_every=3)
+    seen = []
+    for _ in range(7):
+        opt.step(closure_of(opt, model, x, y))
+        seen.append(opt.last.numbers())
+    assert [not math.isnan(s["cosine"]) for s in seen] == [True, False, False, True, False, False, True]
+    assert all(s["radius"] == pytest.approx(0.1) for s in seen)
+    assert all(s["gap"] > 0 and s["grad_norm"] > 0 for s in seen)
+
+
 def test_report_of_a_step_without_displacement():
     model, x, y = problem()
     opt = SharpnessAware(model, sgd(model), looksam(0.1, k=2))
@@ -350,6 +362,7 @@ def test_bad_input_gets_one_sentence():
         (lambda: SharpnessAware(model, base, lsam(head="fc")), ValueError, "no parameter is named or lies below 'fc'; the model has"),
         (lambda: SharpnessAware(model, torch.optim.SGD([{"params": model.parameters(), "rho": -1}], lr=1), sam()), ValueError,
          "a group's rho must be a finite number >= 0"),
+        (lambda: SharpnessAware(model, base, sam(), measure_every=0), ValueError, "measure_every must be a whole number of steps >= 1, got 0"),
         (lambda: opt.step(), TypeError, "needs the loss more than once. Give it a closure"),
         (lambda: opt.step([]), ValueError, "empty list of closures"),
         (lambda: opt.step(closure, micro="half"), ValueError, "micro must be one of 'full', 'm', got 'half'"),

@@ -108,6 +108,11 @@ def norm(v: Vector) -> Tensor:
     return length if _is_one(v.scale) else abs(length * v.scale)
 
 
+def known_norm(v: Vector) -> Tensor | None:
+    """The norm if it has been computed before, for this vector or a multiple of it."""
+    return norm(v) if v._norm else None
+
+
 def dot(a: Vector, b: Vector) -> Tensor:
     """Inner product over the names both have, in float32 or better."""
     shared = [name for name in a.tensors if name in b.tensors]
@@ -175,15 +180,20 @@ def local(t: Tensor) -> Tensor:
 
 
 @contextmanager
-def displaced(w: Mapping[str, Tensor], by: Vector, kept: dict[str, Tensor]) -> Iterator[None]:
-    """Move weights in place for the length of a block; bring back the very same bits, also on an error.
+def displaced(w: Mapping[str, Tensor], by: Vector, spare: dict[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
+    """Move weights for the length of a block; bring back the very same bits, also on an error.
 
-    Adding and subtracting again is not restoring: in float32 it changes some 2 % of the entries.
+    Adding and subtracting again is not restoring: in float32 it changes some 2 % of the entries. On a CPU the weights
+    point to a displaced copy meanwhile, which saves two sweeps over memory; elsewhere they are moved in place and
+    copied back, so that addresses captured by a CUDA graph or a sharded parameter stay true.
 
     Args:
-        w: The weights by name; their addresses do not change.
+        w: The weights by name. After the block their addresses are what they were.
         by: The displacement.
-        kept: Where the weights are kept meanwhile. Hand in the same dictionary again to reuse its memory.
+        spare: Memory for one copy of the displaced weights. Hand in the same dictionary again to reuse it.
+
+    Yields:
+        The undisplaced weights.
 
     Example:
         >>> w = {"a": torch.tensor([0.1])}
@@ -193,22 +203,37 @@ def displaced(w: Mapping[str, Tensor], by: Vector, kept: dict[str, Tensor]) -> I
         >>> w["a"].item() == torch.tensor(0.1).item()
         True
     """
-    names = list(by)
-    here = [local(w[name].detach()) for name in names]
+    names, here = list(by), [local(w[name].detach()) for name in by]
     for name, t in zip(names, here, strict=True):
-        if name not in kept or kept[name].shape != t.shape or kept[name].dtype != t.dtype:
-            kept[name] = torch.empty_like(t)
-    copies = [kept[name] for name in names]
-    if not names:
-        yield
-        return
-    torch._foreach_copy_(copies, here)
+        if name not in spare or spare[name].shape != t.shape or spare[name].dtype != t.dtype:
+            spare[name] = torch.empty_like(t)
+    copies = [spare[name] for name in names]
+    swap = all(_swappable(w[name], t) for name, t in by.tensors.items()) and isinstance(number(by.scale), float)
     try:
-        _add_(here, [local(t) for t in by.tensors.values()], by.scale)
+        if swap:
+            _point_to_sums(w, here, copies, by)
+        elif names:
+            torch._foreach_copy_(copies, here)
+            _add_(here, [local(t) for t in by.tensors.values()], by.scale)
         del by  # its tensors are often the clean gradient: let go of them during the block
-        yield
+        yield dict(zip(names, here if swap else copies, strict=True))
     finally:
-        torch._foreach_copy_(here, copies)
+        if swap:
+            for name, old in zip(names, here, strict=True):
+                w[name].data = old
+        elif names:
+            torch._foreach_copy_(here, copies)
+
+
+def _point_to_sums(w: Mapping[str, Tensor], here: list[Tensor], sums: list[Tensor], by: Vector) -> None:
+    factor = float(by.scale)
+    for (name, t), old, new in zip(by.tensors.items(), here, sums, strict=True):
+        w[name].data = torch.add(old, t, alpha=factor, out=new)
+
+
+def _swappable(w: Tensor, step: Tensor) -> bool:
+    """Whether a weight may point elsewhere for a while, and adding to it rounds once."""
+    return _mesh(w) is None and w.device.type == "cpu" and w.element_size() >= 4 and not step.is_sparse
 
 
 class Displacement(NamedTuple):

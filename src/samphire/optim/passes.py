@@ -21,13 +21,16 @@ NAN = math.nan
 class Report:
     """What the last step saw, at no extra pass. Entries may be 0-dim tensors; :meth:`numbers` has plain floats.
 
+    What takes another sweep over the gradients (marked *) is measured every ``measure_every`` steps, from the first
+    on, and NaN in between.
+
     Attributes:
         loss: Clean loss (for one-pass rules, the loss at their displaced point).
         perturbed_loss: Loss at the last displaced point; NaN if there was none.
-        grad_norm: Norm of the clean gradient, over the parameters the rule asked for.
-        perturbed_grad_norm: Norm of the gradient at the last displaced point.
-        cosine: Cosine between those two gradients, over the same parameters.
-        radius: Length of the last displacement as the weights really moved, after rounding.
+        grad_norm: Norm of the clean gradient, over the parameters the rule asked for; * if the rule does not need it.
+        perturbed_grad_norm: * Norm of the gradient at the last displaced point.
+        cosine: * Cosine between those two gradients, over the same parameters.
+        radius: Length of the last displacement; * as the weights really moved, after rounding.
         moved: Share of the displaced coordinates that moved; below 1 only in half precision.
         passes: Passes of forward and backward used.
         skipped: Whether the step was skipped because a scaled gradient overflowed.
@@ -65,6 +68,7 @@ class Pass:
         wrt: The parameters whose gradient the rule wants; ``None`` for all.
         rng: Whether a shadow pass repeats the random numbers of the clean one (``"replay"``).
         scaler: The scaler in use, if any.
+        radius: Length of the displacement, where the rule has computed it.
         loss: Set it, or use :meth:`backward`, to have the losses in ``opt.last``.
     """
 
@@ -75,6 +79,7 @@ class Pass:
     part: slice | Tensor | None
     rng: str
     scaler: torch.amp.GradScaler | None
+    radius: Loss = NAN
     loss: Loss | None = None
 
     @property
@@ -93,13 +98,14 @@ class Watch:
     """Gathers the report of one run of a rule, pass by pass."""
 
     n: int | None
+    thorough: bool = True
     report: Report = field(default_factory=Report)
     losses: list[Loss] = field(default_factory=list)
     shadow_losses: list[Loss] = field(default_factory=list)
     clean: Callable[[], Vector | None] = lambda: None
     parallel: bool = False
 
-    def saw(self, p: Pass, g: Vector, w: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> None:
+    def saw(self, p: Pass, g: Vector, w: Mapping[str, Tensor], originals: Mapping[str, Tensor]) -> None:
         """Note a pass while its displacement is still in place."""
         report = self.report
         report.passes += 1
@@ -107,12 +113,14 @@ class Watch:
         if not p.shadow:
             self.losses.append(loss)
             self.shadow_losses.append(NAN)
-            report.grad_norm = norm(g)
+            report.grad_norm = norm(g) if self.thorough else NAN
         if p.moved:
             self.shadow_losses[-1] = loss
-            moved = tree.measure_displacement(w, {name: kept[name] for name in p.moved}, g)
-            report.radius, report.moved, report.perturbed_grad_norm = moved.length, moved.moved, norm(g)
-            report.cosine = self._cosine(p, g, moved)
+            report.radius = p.radius
+            if self.thorough or any(t.element_size() < 4 for t in originals.values()):
+                moved = tree.measure_displacement(w, originals, g)
+                report.radius, report.moved, report.perturbed_grad_norm = moved.length, moved.moved, norm(g)
+                report.cosine = self._cosine(p, g, moved)
         report.loss, report.perturbed_loss = sum(self.losses), sum(self.shadow_losses)
 
     def sent(self, p: Pass, g: Vector, eps: Vector) -> None:
@@ -123,7 +131,9 @@ class Watch:
         """
         self.parallel = eps.tensors is g.tensors
         if not p.shadow:
-            self.clean = weakref.ref(g) if self.parallel else lambda: g
+            size = tree.known_norm(g)
+            self.report.grad_norm = self.report.grad_norm if size is None else size
+            self.clean = weakref.ref(g) if self.parallel or not self.thorough else lambda: g
 
     def _cosine(self, p: Pass, g: Vector, moved: tree.Displacement) -> Loss:
         clean = self.clean()

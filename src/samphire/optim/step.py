@@ -47,6 +47,7 @@ class SharpnessAware(Optimizer):
             whole batch; ``"local"``: each rank perturbs with its own (m-sharpness), and ranks talk once a step.
         scaler: A ``torch.amp.GradScaler`` in use. Every pass is unscaled and checked; if one overflows, the
             whole step is skipped. Call ``scaler.update()`` after each step, as usual.
+        measure_every: On which steps the costlier part of :class:`Report` is measured; 1 for each.
 
     Example:
         >>> model = nn.Linear(2, 1)
@@ -73,11 +74,14 @@ class SharpnessAware(Optimizer):
         rng: Literal["replay", "fresh"] = "replay",
         perturbation: Literal["global", "local"] = "global",
         scaler: torch.amp.GradScaler | None = None,
+        measure_every: int = 10,
     ) -> None:
         _check_choice("rng", rng, ("replay", "fresh"))
         _check_choice("perturbation", perturbation, ("global", "local"))
         _check_clip("clip_norm", clip_norm)
         _check_clip("clip_value", clip_value)
+        if not isinstance(measure_every, int) or measure_every < 1:
+            raise ValueError(f"measure_every must be a whole number of steps >= 1, got {measure_every!r}.")
         if not isinstance(base, Optimizer):
             raise TypeError(
                 f"base must be a torch.optim.Optimizer instance, got {base!r}; build it first, "
@@ -87,9 +91,9 @@ class SharpnessAware(Optimizer):
             raise TypeError(f"rule must be a rule such as samphire.sam(rho=0.05), got {rule!r}.")
         self.model, self.base, self.rule = model, base, bind(rule, model)
         self.clip_norm, self.clip_value, self.rng = clip_norm, clip_value, rng
-        self.perturbation, self.scaler = perturbation, scaler
+        self.perturbation, self.scaler, self.measure_every = perturbation, scaler, measure_every
         self.last = Report()
-        self._kept: dict[str, Tensor] = {}
+        self._spare: dict[str, Tensor] = {}
         self._memories: list[Memory] = []  # one per accumulated micro-batch; one in all as a rule
         self._runs = 0  # finished loops over passes since the last step
         self._overflowed = self._warned = self._in_pass = self._in_micro_batch = False
@@ -235,7 +239,7 @@ class SharpnessAware(Optimizer):
         """Drive the rule: one turn of the loop for each of its requests."""
         memory = self._memory(n)
         earlier = {name: p.grad for name, p in self._named.items()} if self._runs else {}
-        watch = Watch(n)
+        watch = Watch(n, thorough=memory.step % self.measure_every == 0)
         rng: shadow.RngState = {}
         descent: Vector | None = None
         asking = self.rule.gradient(Vector({name: p.detach() for name, p in self._named.items()}), memory)
@@ -246,11 +250,11 @@ class SharpnessAware(Optimizer):
                 if not p.shadow and self.rng == "replay":
                     rng = shadow.rng_state({q.device for q in self._named.values()})
                 self._set_grads({})
-                with self._surroundings(request.eps, p, rng):
+                with self._surroundings(request.eps, p, rng) as originals:
                     del request  # with it goes what may be the last reference to the clean gradient
                     yield p
                     g = self._collect(p)
-                    watch.saw(p, g, self._named, self._kept)
+                    watch.saw(p, g, self._named, originals)
                 self._overflowed |= p.scaler is not None and not tree.finite(g)
                 if self._overflowed and not self._perturbs_locally():
                     descent = g
@@ -272,13 +276,15 @@ class SharpnessAware(Optimizer):
     def _next_pass(self, request: At, index: int) -> Pass:
         moved = frozenset(request.eps)
         is_shadow = index > 0 and bool(moved)
-        return Pass(index, is_shadow, moved, request.wrt, request.examples, self.rng, self._live_scaler())
+        length = tree.known_norm(request.eps)
+        radius = math.nan if length is None else length
+        return Pass(index, is_shadow, moved, request.wrt, request.examples, self.rng, self._live_scaler(), radius)
 
     @contextmanager
-    def _surroundings(self, eps: Vector, p: Pass, rng: shadow.RngState) -> Iterator[None]:
+    def _surroundings(self, eps: Vector, p: Pass, rng: shadow.RngState) -> Iterator[Mapping[str, Tensor]]:
         """Everything that is different during a pass, and put back after it."""
         with ExitStack() as stack:
-            stack.enter_context(tree.displaced(self._named, eps, self._kept))
+            originals = stack.enter_context(tree.displaced(self._named, eps, self._spare))
             del eps
             if p.shadow:
                 stack.enter_context(shadow.frozen_buffers(self.model))
@@ -288,7 +294,7 @@ class SharpnessAware(Optimizer):
                 stack.enter_context(_data_parallel(self.model).no_sync())  # type: ignore[union-attr]
             self._in_pass = True
             try:
-                yield
+                yield originals
             finally:
                 self._in_pass = False
 
@@ -399,7 +405,7 @@ class SharpnessAware(Optimizer):
         self._adopt_base()
 
     def __getstate__(self) -> dict[str, Any]:
-        temporary: dict[str, Any] = {"_open": None, "_kept": {}}
+        temporary: dict[str, Any] = {"_open": None, "_spare": {}}
         return {k: temporary.get(k, v) for k, v in self.__dict__.items() if k != "step"}  # a scheduler wraps step
 
     def __repr__(self) -> str:
