@@ -147,6 +147,7 @@ def _plot_data(rows: list[Row], seed: int) -> Any:
             _scatter(panel, ToyConfig(chi=chi, seed=seed, **variant), "hard")  # type: ignore[arg-type]
             error = _nearest(rows, name)
             panel.set_title(f"{TITLES[name]}\n1-NN error {error.mean:.3f}")
+            panel.set(xlim=(-2.4, 2.4), ylim=(-2.4, 2.4))  # the variants reach further
         _scatter(axes[0], ToyConfig(chi=chi, seed=seed), "easy")
         axes[0].set_title("easy feature\n")
         axes[1].set_ylabel(f"hard feature, χ = {chi:g}°")

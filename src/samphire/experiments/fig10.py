@@ -77,13 +77,14 @@ def plots(rows: list[Row]) -> list[Any]:
             for level, curve in by(clean + noisy, "level").items():
                 toy.draw(axes, curve, f"{level:g}")
             axes.set_title(f"{KINDS[kind]}, {PLACES[where]}")
-        for axes, kind in zip(panels[-1], KINDS, strict=True):
-            axes.legend(title=UNITS[kind], ncols=2, loc="lower left")
+        for axes, kind in zip(panels[0], KINDS, strict=True):
+            axes.legend(title=UNITS[kind], ncols=3, loc="upper center")
         for axes in panels[:, 0]:
             axes.set_ylabel(toy.HARD_AXIS)
         for axes in panels[-1]:
             axes.set_xlabel(toy.RHO_AXIS)
         toy.from_zero(panels)
+        panels.flat[0].set_ylim(top=1.4 * panels.flat[0].get_ylim()[1])  # room for the legends
     return [figure]
 
 

@@ -85,7 +85,7 @@ class Msam:
         v = memory.get("v", Vector())
         along = v if self.on is None else v.only(Climb(on=self.on).names)
         g = yield At(memory.radius(self.rho) * -unit(along))
-        memory["v"] = self.mu * v + g
+        memory["v"] = g + self.mu * v
         return g
 
 
