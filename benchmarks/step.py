@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from samphire import records
 from samphire.models import ResNet18, small_cnn
 from samphire.optim import SharpnessAware, looksam, lsam, msam, sam, split
 
@@ -171,16 +171,10 @@ def train_and_report_peak(method: str) -> None:
 
 
 def machine() -> dict[str, object]:
-    cpu = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    ) if Path("/proc/cpuinfo").exists() else platform.processor()  # fmt: skip
     return {
-        "cpu": cpu,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.system(),
+        k: v
+        for k, v in records.provenance().items()
+        if k in ("machine", "cpu", "cores", "threads", "torch", "python")
     }
 
 
@@ -196,14 +190,19 @@ def main() -> None:
     torch.manual_seed(0)
     nets = {
         "small CNN, 3x64x32, batch 100": (small_cnn, torch.randn(100, 3, 64, 32), torch.randint(2, (100,))),
-        "ResNet-18, 64x64, batch 32": (lambda: ResNet18(num_classes=10), torch.randn(32, 3, 64, 64), torch.randint(10, (32,))),
-    }  # fmt: skip
+        "ResNet-18, 64x64, batch 32": (
+            lambda: ResNet18(num_classes=10),
+            torch.randn(32, 3, 64, 64),
+            torch.randint(10, (32,)),
+        ),
+    }
     rows = []
 
     def row(what: str, bar: str, measured: dict[str, float]) -> None:
         rows.append({"what": what, "must reach": BARS[bar], **measured, "holds": measured["median"] <= BARS[bar]})
-        print(f"{what:58} {measured['median']:6.3f}  [{measured['low']:.3f}, {measured['high']:.3f}] n={measured['n']:<3}"
-              f" must reach <= {BARS[bar]}  {'holds' if rows[-1]['holds'] else 'MISSED'}", flush=True)  # fmt: skip
+        spread = f"[{measured['low']:.3f}, {measured['high']:.3f}] n={measured['n']}"
+        verdict = "holds" if rows[-1]["holds"] else "MISSED"
+        print(f"{what:62} {measured['median']:6.3f}  {spread:24} must reach <= {BARS[bar]}  {verdict}", flush=True)
 
     print(machine())
     for name, (make, x, y) in nets.items():
