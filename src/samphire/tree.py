@@ -205,15 +205,17 @@ def displaced(w: Mapping[str, Tensor], by: Vector, spare: dict[str, Tensor]) -> 
     """
     names, here = list(by), [local(w[name].detach()) for name in by]
     for name, t in zip(names, here, strict=True):
-        if name not in spare or spare[name].shape != t.shape or spare[name].dtype != t.dtype:
+        kept = spare.get(name)
+        if kept is None or (kept.shape, kept.dtype, kept.device) != (t.shape, t.dtype, t.device):
             spare[name] = torch.empty_like(t)
     copies = [spare[name] for name in names]
     swap = all(_swappable(w[name], t) for name, t in by.tensors.items()) and isinstance(number(by.scale), float)
+    if not swap:
+        torch._foreach_copy_(copies, here)
     try:
         if swap:
             _point_to_sums(w, here, copies, by)
-        elif names:
-            torch._foreach_copy_(copies, here)
+        else:
             _add_(here, [local(t) for t in by.tensors.values()], by.scale)
         del by  # its tensors are often the clean gradient: let go of them during the block
         yield dict(zip(names, here if swap else copies, strict=True))
@@ -221,7 +223,7 @@ def displaced(w: Mapping[str, Tensor], by: Vector, spare: dict[str, Tensor]) -> 
         if swap:
             for name, old in zip(names, here, strict=True):
                 w[name].data = old
-        elif names:
+        else:
             torch._foreach_copy_(here, copies)
 
 
