@@ -1,6 +1,5 @@
 """Two gloo ranks against one process, in float64: DistributedDataParallel (global and local) and FSDP2."""
 
-import os
 from datetime import timedelta
 
 import pytest
@@ -117,10 +116,10 @@ def refusal(rank):
         return str(error)
 
 
-def work(rank, port, folder):
+def work(rank, folder):
     torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=timedelta(minutes=5))
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=timedelta(minutes=5))
     results = {
         "global": {name: data_parallel(r, rank) for name, r in ALL.items()},
         "local": {name: data_parallel(r, rank, perturbation="local") for name, r in ALL.items()},
@@ -140,10 +139,7 @@ def work(rank, port, folder):
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    port = store.port
-    del store
-    mp.spawn(work, (port, str(folder)), nprocs=2)
+    mp.spawn(work, (str(folder),), nprocs=2)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
