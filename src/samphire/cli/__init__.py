@@ -1,0 +1,34 @@
+"""The command line: one command, one library function. Each command is a module of this folder."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from samphire.cli import reproduce, rules
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Sharpness-aware training and feature quality for PyTorch.",
+)
+
+
+@app.callback()
+def samphire() -> None:
+    """Sharpness-aware training and feature quality for PyTorch."""
+
+
+app.command(epilog="Example:  samphire rules --json")(rules.rules)
+app.command(epilog="Example:  samphire reproduce fig2 fig3 --scale paper --out report")(reproduce.reproduce)
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one sentence and exit code 2."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        print(f"samphire: {error}", file=sys.stderr)
+        sys.exit(2)

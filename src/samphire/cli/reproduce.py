@@ -1,0 +1,43 @@
+"""``samphire reproduce``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from samphire import experiments, report
+from samphire.cli import progress
+
+
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Figures; none for all that need no data.")] = None,
+    scale: Annotated[str, typer.Option(help="tiny (seconds), quick (minutes) or paper.")] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder for the page, pictures, tables and rows.")] = Path("report"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per claim instead.")] = False,
+) -> None:
+    """Reproduce figures: train, judge each claim, and write one page with everything. Resumes where it stopped."""
+    with progress.bar() as advance:
+        results = experiments.reproduce(
+            names or (),
+            scale=scale,
+            out=out,
+            progress=advance,
+            done=None if as_json else lambda result: Console().print(_claims(result)),
+        )
+    if as_json:
+        for row in report.summary(results):
+            print(json.dumps(row))
+    else:
+        print(f"{out / 'index.html'} has every figure and table.")
+
+
+def _claims(result: report.Result) -> Table:
+    table = Table("claim", "ours", "paper", "verdict", title=f"{result.name}: {result.title}", title_justify="left")
+    for claim in result.claims:
+        table.add_row(claim.text, claim.ours, claim.paper, claim.verdict)
+    return table
