@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 @contextmanager
 def bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A function of what is being done, how much is done and how much there is; the bar appears with its first call."""
+    """A function of what is being done, how much is done and how much there is; its first call shows the bar."""
     shown = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -55,7 +55,8 @@ class Split:
     @property
     def sizes(self) -> dict[str, int]:
         """How many values each feature has."""
-        return {name: len(self.values.get(name, ())) or int(v.max(initial=0)) + 1 for name, v in self.features.items()}
+        named = {name: len(self.values.get(name, ())) for name in self.features}
+        return {name: named[name] or int(v.max(initial=0)) + 1 for name, v in self.features.items()}
 
     @property
     def group(self) -> NDArray[np.int64]:
