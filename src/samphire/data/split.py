@@ -38,7 +38,7 @@ class Split:
     images: Any
     label: NDArray[np.int64]
     features: Mapping[str, NDArray[np.int64]]
-    ids: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]
+    ids: NDArray[np.int64] = None  # type: ignore[assignment]
     classes: tuple[str, ...] = ()
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
