@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "samphire"
 # A file may import from layers above its own in this list, and from its own folder.
 LAYERS = [
     {"tree", "records"},
-    {"optim", "models", "data"},
+    {"optim", "models", "data", "losses", "averaging", "reweighting"},
     {"probes", "mechanisms", "landscape"},
     {"train"},
     {"sweep", "report"},

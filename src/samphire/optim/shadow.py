@@ -4,11 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
 
 RngState = dict[torch.device, Tensor]
+
+_in_shadow_pass: ContextVar[bool] = ContextVar("in_shadow_pass", default=False)
+
+
+def in_shadow_pass() -> bool:
+    """Whether the code that asks runs in a repeat at displaced weights, whatever loop it is called from.
+
+    What must happen once per step (the state of a loss, a meter) happens when this is False.
+
+    Example:
+        >>> in_shadow_pass()
+        False
+    """
+    return _in_shadow_pass.get()
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    """Mark a block as a shadow pass."""
+    before = _in_shadow_pass.get()
+    _in_shadow_pass.set(True)
+    try:
+        yield
+    finally:
+        _in_shadow_pass.set(before)
 
 
 @contextmanager

@@ -287,6 +287,7 @@ class SharpnessAware(Optimizer):
             originals = stack.enter_context(tree.displaced(self._named, eps, self._spare))
             del eps
             if p.shadow:
+                stack.enter_context(shadow.marked())
                 stack.enter_context(shadow.frozen_buffers(self.model))
                 stack.enter_context(_kept_grads(self._others))
                 stack.enter_context(shadow.replayed_rng(rng) if rng else nullcontext())
