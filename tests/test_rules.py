@@ -141,7 +141,7 @@ def test_ae_sam_decides_by_the_running_mean_and_variance():
     w, memory, seen = point(1, -1), Memory(), []
     for _ in range(3):
         answer, asked = gradient_at(quadratic, w), []
-        g = drive(ae_sam(10, sam(0.05)), w, memory, lambda r: asked.append(r) or answer(r)).dense()
+        g = drive(ae_sam(10, sam(0.05)), w, memory, lambda r: asked.append(r) or answer(r)).gradient.dense()
         w = {n: w[n] - 0.1 * g[n] for n in w}
         seen.append((len(asked), memory["mean"], memory["variance"]))
     assert [passes for passes, _, _ in seen] == [2, 2, 1]

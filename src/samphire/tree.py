@@ -239,11 +239,15 @@ def _swappable(w: Tensor, step: Tensor) -> bool:
 
 
 class Displacement(NamedTuple):
-    """What a displacement really was, after rounding: its length, its product with a vector, how many moved."""
+    """What a displacement really was, after rounding: its length, its product with a vector, how many moved.
+
+    ``entries`` of them moved (on this rank), a share ``moved`` of those that should have.
+    """
 
     length: Tensor
     along: Tensor
     moved: float
+    entries: int
 
 
 def measure_displacement(w: Mapping[str, Tensor], kept: Mapping[str, Tensor], g: Vector) -> Displacement:
@@ -252,19 +256,22 @@ def measure_displacement(w: Mapping[str, Tensor], kept: Mapping[str, Tensor], g:
     The share of coordinates that moved is counted for weights below float32, where a small displacement may
     round away; elsewhere it is taken as 1.
     """
-    lengths, products, moved, count = [], [], 0.0, 0
+    lengths, products, count, in_half, of_half = [], [], 0, 0, 0
     for name, old in kept.items():
         wide = torch.promote_types(old.dtype, torch.float32)
         by = local(w[name].detach()).to(wide) - old
         lengths.append((torch.linalg.vector_norm(by), w[name]))
         if name in g.tensors:
             products.append((_inner(by, local(g.tensors[name])), w[name]))
+        moved = int(torch.count_nonzero(by))
+        count += moved
         if old.dtype != wide:
-            moved, count = moved + torch.count_nonzero(by).item(), count + by.numel()
+            in_half, of_half = in_half + moved, of_half + by.numel()
     return Displacement(
         _over_shards(lengths, _root_of_squares),
         _over_shards(products, torch.sum) * g.scale,
-        moved / count if count else 1.0,
+        in_half / of_half if of_half else 1.0,
+        count,
     )
 
 

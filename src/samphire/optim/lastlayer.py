@@ -96,6 +96,7 @@ class OnePass:
         """One pass: the whole model, or from the cached features on."""
         self._check(p)
         head_alone = p.wrt is not None and p.wrt <= self.split.parameters
+        p.thaw()
         out = self._head_again(p) if self._call is not None else self._whole(cut=head_alone)
         if not head_alone:
             self._call = None  # this backward uses the body's graph up

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from samphire import tree
+from samphire.optim.protocol import PER_EXAMPLE
 from samphire.tree import Vector, dot, norm
 
 Loss = Tensor | float
@@ -32,6 +33,7 @@ class Report:
         cosine: * Cosine between those two gradients, over the same parameters.
         radius: Length of the last displacement; * as the weights really moved, after rounding.
         moved: Share of the displaced coordinates that moved; below 1 only in half precision.
+        perturbed: * Share of all coordinates that were displaced: below 1 for a scope, a mask, a choice of tensors.
         passes: Passes of forward and backward used.
         skipped: Whether the step was skipped because a scaled gradient overflowed.
     """
@@ -43,6 +45,7 @@ class Report:
     cosine: Loss = NAN
     radius: Loss = 0.0
     moved: float = 1.0
+    perturbed: float = NAN
     passes: int = 0
     skipped: bool = False
 
@@ -66,6 +69,9 @@ class Pass:
             loss, a meter) happens when this is False.
         moved: The parameters that are displaced.
         wrt: The parameters whose gradient the rule wants; ``None`` for all.
+        weights: What the examples' losses are multiplied by, for rules that weigh them; :meth:`backward` does it.
+        losses: The examples' losses that :meth:`backward` has seen, one entry for each call.
+        forward_only: Whether the rule wants losses alone; :meth:`backward` then stops short of the gradients.
         rng: Whether a shadow pass repeats the random numbers of the clean one (``"replay"``).
         scaler: The scaler in use, if any.
         radius: Length of the displacement, where the rule has computed it.
@@ -80,7 +86,12 @@ class Pass:
     rng: str
     scaler: torch.amp.GradScaler | None
     radius: Loss = NAN
+    weights: Tensor | None = None
+    per_example: bool = False
+    forward_only: bool = False
     loss: Loss | None = None
+    losses: list[Tensor] = field(default_factory=list)
+    frozen: list[nn.Parameter] = field(default_factory=list)
 
     @property
     def examples(self) -> slice | Tensor:
@@ -88,9 +99,29 @@ class Pass:
         return slice(None) if self.part is None else self.part
 
     def backward(self, loss: Tensor) -> None:
-        """Backward, scaled if there is a scaler, and the loss noted."""
+        """Backward, scaled if there is a scaler, and the loss noted.
+
+        Args:
+            loss: The loss; or the loss of each example, of which the mean is taken. Rules that rank or weigh
+                examples need the latter.
+        """
+        if loss.ndim:
+            loss = self._mean(loss)
+        elif self.per_example:
+            raise TypeError(PER_EXAMPLE.format("backward was given one number"))
         self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        if not self.forward_only:
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def thaw(self) -> None:
+        """Have autograd record the parameters whose gradient is not wanted in this pass, for use in a later one."""
+        for q in self.frozen:
+            q.requires_grad_(True)
+
+    def _mean(self, losses: Tensor) -> Tensor:
+        start = sum(map(len, self.losses))
+        self.losses.append(losses.detach())
+        return (losses if self.weights is None else losses * self.weights[start : start + len(losses)]).mean()
 
 
 @dataclass
@@ -113,14 +144,16 @@ class Watch:
         if not p.shadow:
             self.losses.append(loss)
             self.shadow_losses.append(NAN)
-            report.grad_norm = norm(g) if self.thorough else NAN
+            report.grad_norm = norm(g) if self.thorough and g else NAN
         if p.moved:
             self.shadow_losses[-1] = loss
             report.radius = p.radius
             if self.thorough or any(t.element_size() < 4 for t in originals.values()):
                 moved = tree.measure_displacement(w, originals, g)
-                report.radius, report.moved, report.perturbed_grad_norm = moved.length, moved.moved, norm(g)
-                report.cosine = self._cosine(p, g, moved)
+                report.radius, report.moved = moved.length, moved.moved
+                report.perturbed = moved.entries / sum(tree.local(t).numel() for t in w.values())
+                if g:
+                    report.perturbed_grad_norm, report.cosine = norm(g), self._cosine(p, g, moved)
         report.loss, report.perturbed_loss = sum(self.losses), sum(self.shadow_losses)
 
     def sent(self, p: Pass, g: Vector, eps: Vector) -> None:

@@ -27,16 +27,44 @@ class At:
 
     Args:
         eps: Where, relative to the weights.
-        wrt: The names whose gradient is wanted; ``None`` for all. An engine may save the work for the rest.
+        wrt: The names whose gradient is wanted; ``None`` for all. An engine may save the work for the rest; for no
+            names at all, forward is enough.
         examples: Which examples of the batch take part; ``None`` for all.
+        weights: What each example's loss is multiplied by before the mean is taken; ``None`` for 1.
+        losses: Whether the examples' losses are wanted too. The answer is then a pair: gradient, losses.
     """
 
     eps: Vector = field(default_factory=Vector)
     wrt: frozenset[str] | None = None
     examples: Examples = None
+    weights: Tensor | None = None
+    losses: bool = False
 
 
-Asking = Generator[At, Vector, Vector]
+@dataclass(frozen=True)
+class Descent:
+    """What to descend along: a gradient through the base optimizer, and a direction past it.
+
+    After the base optimizer's step, ``w -= lr * directly``: no momentum, no preconditioner. A rule that returns a
+    plain gradient has none.
+    """
+
+    gradient: Vector
+    directly: Vector = field(default_factory=Vector)
+
+    @classmethod
+    def of(cls, value: Vector | Descent) -> Descent:
+        """What a rule returned, as a descent."""
+        return value if isinstance(value, Descent) else cls(value)
+
+    def __add__(self, other: Descent) -> Descent:
+        return Descent(self.gradient + other.gradient, self.directly + other.directly)
+
+    def __rmul__(self, factor: float) -> Descent:
+        return Descent(factor * self.gradient, factor * self.directly)
+
+
+Asking = Generator[At, Any, Vector | Descent]
 
 
 class Rule(Protocol):
@@ -47,7 +75,7 @@ class Rule(Protocol):
         """Gradient computations per step, averaged over steps, in units of the whole batch."""
 
     def gradient(self, w: Vector, memory: Memory) -> Asking:
-        """Ask for gradients, return the one to descend along."""
+        """Ask for gradients, return what to descend along."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +94,15 @@ class Memory(dict[str, Any]):
         step: Steps done so far.
         groups: The base optimizer's parameter groups.
         n: Examples in the batch, if the caller said.
+        labels: Their classes, if the caller said.
     """
 
-    def __init__(self, step: int = 0, groups: tuple[Group, ...] = (), n: int | None = None) -> None:
+    def __init__(
+        self, step: int = 0, groups: tuple[Group, ...] = (), n: int | None = None, labels: Tensor | None = None
+    ) -> None:
         super().__init__()
-        self.step, self.groups, self.n = step, groups, n
+        self.step, self.groups = step, groups
+        self.n, self.labels = n if labels is None else len(labels), labels
         self.parts: dict[str, Memory] = {}
 
     def radius(self, rho: Rho) -> Any:
@@ -82,15 +114,18 @@ class Memory(dict[str, Any]):
             return values[0]
         return {name: v for g, v in zip(self.groups, values, strict=True) for name in g.names}
 
-    def part(self, key: object, n: int | None = None) -> Memory:
-        """The memory of a rule inside a rule."""
+    def part(self, key: object, examples: slice | None = None) -> Memory:
+        """The memory of a rule inside a rule, which sees these examples."""
         inner = self.parts.setdefault(str(key), Memory())
-        inner.groups, inner.n = self.groups, self.n if n is None else n
+        inner.groups, inner.n, inner.labels = self.groups, self.n, self.labels
+        if examples is not None:
+            inner.n = examples.stop - examples.start
+            inner.labels = None if self.labels is None else self.labels[examples]
         return inner
 
     def copy(self) -> Memory:
         """A copy that can be thrown away if the step fails; vectors are immutable and shared."""
-        twin = Memory(self.step, self.groups, self.n)
+        twin = Memory(self.step, self.groups, self.n, self.labels)
         twin.update(self)
         twin.parts = {key: part.copy() for key, part in self.parts.items()}
         return twin
@@ -121,9 +156,12 @@ def sharpness_aware_gradient(
 ) -> dict[str, Tensor]:
     """The specification: the gradient a rule descends along, slow, pure and readable.
 
+    What a rule applies past the base optimizer (:class:`Descent`) is added, as plain SGD would have it.
+
     Args:
         rule: Any rule.
-        loss: The loss as a function of ``{name: tensor}``; of the chosen examples too, if the rule chooses.
+        loss: The loss as a function of ``{name: tensor}``; of the chosen examples too, if the rule chooses. For rules
+            that rank or weigh examples it returns their losses, of which the mean is taken.
         w: The weights.
         memory: What the rule kept from earlier steps; it is brought up to date.
 
@@ -135,11 +173,12 @@ def sharpness_aware_gradient(
         {'w': tensor([ 1.0158, -3.1423])}
     """
     memory = Memory() if memory is None else memory
-    return drive(bind(rule, w), w, memory, gradient_at(loss, w)).dense()
+    descent = drive(bind(rule, w), w, memory, gradient_at(loss, w))
+    return (descent.gradient + descent.directly).dense()
 
 
-def drive(rule: Rule, w: Mapping[str, Tensor], memory: Memory, answer: Callable[[At], Vector]) -> Vector:
-    """Answer a bound rule's requests until it returns its gradient; that is one step."""
+def drive(rule: Rule, w: Mapping[str, Tensor], memory: Memory, answer: Callable[[At], Any]) -> Descent:
+    """Answer a bound rule's requests until it returns what to descend along; that is one step."""
     asking = rule.gradient(Vector(w), memory)
     request = next(asking)
     while True:
@@ -147,18 +186,31 @@ def drive(rule: Rule, w: Mapping[str, Tensor], memory: Memory, answer: Callable[
             request = asking.send(answer(request))
         except StopIteration as done:
             memory.step += 1
-            return done.value
+            return Descent.of(done.value)
 
 
-def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callable[[At], Vector]:
+def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callable[[At], Any]:
     """The answers of a pure loss function."""
 
-    def answer(request: At) -> Vector:
-        there = (Vector(w) + request.eps).dense()
+    def answer(request: At) -> Any:
         chosen = () if request.examples is None else (request.examples,)
-        return Vector(torch.func.grad(loss)(there, *chosen))
+
+        def mean(w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+            losses = loss(w, *chosen)
+            if losses.ndim == 0 and (request.losses or request.weights is not None):
+                raise TypeError(PER_EXAMPLE.format("the loss function returned their mean"))
+            return (losses if request.weights is None else losses * request.weights).mean(), losses
+
+        g, losses = torch.func.grad(mean, has_aux=True)((Vector(w) + request.eps).dense())
+        return (Vector(g), losses) if request.losses else Vector(g)
 
     return answer
+
+
+PER_EXAMPLE = (
+    "this rule needs the loss of each example, but {}; use a loss with reduction='none', and p.backward(losses) in "
+    "the closure or loop."
+)
 
 
 Metric = Callable[[Vector, Vector], Vector]  # (w, v) -> T(w) v
@@ -184,6 +236,11 @@ class Climb:
             return rho * unit(g)
         tg = self.metric(w, g)
         return rho * self.metric(w, unit(tg))
+
+    @property
+    def wrt(self) -> frozenset[str] | None:
+        """The names whose gradient the climb needs; ``None`` for all."""
+        return None if self.on is None else self.names
 
     @property
     def names(self) -> frozenset[str]:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from samphire import tree
 from samphire.optim import shadow
 from samphire.optim.passes import Loss, Pass, Report, Watch
-from samphire.optim.protocol import At, Group, Memory, Rule, bind
+from samphire.optim.protocol import PER_EXAMPLE, At, Descent, Group, Memory, Rule, bind
 from samphire.optim.schedules import check_rho
 from samphire.tree import Vector
 
@@ -34,7 +34,8 @@ class SharpnessAware(Optimizer):
 
     In every pass but the first over some examples ("shadow passes"), buffers are put back and random numbers
     repeated: BatchNorm sees clean weights only, dropout masks are the same. Weights come back bit for bit,
-    also after an exception.
+    also after an exception. Where a rule climbs with some parameters only, its clean pass computes no gradient for
+    the others, and so stops at the deepest layer that climbs (not for compiled, data-parallel or sharded models).
 
     Args:
         model: The model; several in an ``nn.ModuleList``.
@@ -96,6 +97,7 @@ class SharpnessAware(Optimizer):
         self._spare: dict[str, Tensor] = {}
         self._memories: list[Memory] = []  # one per accumulated micro-batch; one in all as a rule
         self._runs = 0  # finished loops over passes since the last step
+        self._directly = Vector()  # what those leave to be applied after the base optimizer
         self._overflowed = self._warned = self._in_pass = self._in_micro_batch = False
         self._open: weakref.ref[Generator[Pass, None, None]] | None = None
         self._verdict = _Verdict()
@@ -119,6 +121,12 @@ class SharpnessAware(Optimizer):
         self._group_names = [tuple(names[p] for p in group["params"]) for group in self.param_groups]
         self._named = {names[p]: p for group in self.param_groups for p in group["params"]}
         self._others = [p for p, name in names.items() if name not in self._named]
+        self._prunes = not (
+            _data_parallel(self.model) is not None
+            or any(map(tree.is_sharded, self._named.values()))
+            or any("_orig_mod" in name for name, _ in self.model.named_modules())
+            or hasattr(self.model, "_orig_mod")
+        )
         if self.perturbation == "local" and any(map(tree.is_sharded, self._named.values())):
             raise ValueError(
                 "perturbation='local' needs whole parameters on each rank, got sharded ones; use 'global'."
@@ -131,6 +139,7 @@ class SharpnessAware(Optimizer):
         closure: Closure | Sequence[Closure] | None = None,
         *,
         n: int | None = None,
+        labels: Tensor | None = None,
         micro: Literal["full", "m"] = "full",
     ) -> Loss:
         """Run the rule's passes, then the base optimizer; return the clean loss.
@@ -141,6 +150,7 @@ class SharpnessAware(Optimizer):
                 backward on its share of the loss (divide by their number) and does not zero gradients.
                 Without one, the gradient that :meth:`passes` left is applied.
             n: Examples in the batch, for rules that work on parts of it.
+            labels: Their classes, for rules that tell classes apart; ``n`` is then known.
             micro: For several closures: ``"full"`` perturbs once for all of them (the same as one big batch);
                 ``"m"`` perturbs for each by itself (m-sharpness), then averages.
         """
@@ -153,14 +163,14 @@ class SharpnessAware(Optimizer):
             raise ValueError("step got an empty list of closures; give one for each micro-batch.")
         batches = [closures] if micro == "full" else [[c] for c in closures]
         if _steps_by_closure(self.base):
-            first = self.base.step(lambda: float(self._evaluate(batches, n)))
+            first = self.base.step(lambda: float(self._evaluate(batches, n, labels)))
             self._runs = 0
             return first
-        loss = self._evaluate(batches, n)
+        loss = self._evaluate(batches, n, labels)
         self._apply()
         return loss
 
-    def passes(self, n: int | None = None) -> Iterator[Pass]:
+    def passes(self, n: int | None = None, labels: Tensor | None = None) -> Iterator[Pass]:
         """The passes of one step, for loops that own forward and backward.
 
         Run forward and backward in the body, once or for each micro-batch, then :meth:`step`. Gradients are
@@ -182,18 +192,18 @@ class SharpnessAware(Optimizer):
         left_open = self._open() if self._open is not None else None
         if left_open is not None:
             left_open.close()
-        run = self._run(n)
+        run = self._run(n if labels is None else len(labels), labels)
         self._open = weakref.ref(run)
         return run
 
-    def _evaluate(self, batches: Sequence[Sequence[Closure]], n: int | None) -> Loss:
+    def _evaluate(self, batches: Sequence[Sequence[Closure]], n: int | None, labels: Tensor | None) -> Loss:
         """The rule's gradient of these closures, left in ``.grad``; the clean loss."""
         total: Loss = 0.0
         self._runs = 0
         self._in_micro_batch = sum(map(len, batches)) > 1
         try:
             for closures in batches:
-                for p in self.passes(n):
+                for p in self.passes(n, labels):
                     with torch.enable_grad():
                         for closure in closures:
                             _call(closure, p)
@@ -230,27 +240,37 @@ class SharpnessAware(Optimizer):
             self._verdict.tell(scaler, self._overflowed, next(iter(self._named.values())).device)
         if not self._overflowed:
             self.base.step()
+            self._descend_directly()
         self._runs, self._overflowed = 0, False
         return self.last.loss
 
+    @torch.no_grad()
+    def _descend_directly(self) -> None:
+        """``w -= lr * directly``, for rules that have a part which the base optimizer must not see."""
+        for group, names in zip(self.param_groups, self._group_names, strict=True):
+            for name, by in self._directly.only(names).dense().items():
+                self._named[name].sub_(by * group["lr"])
+
     # ---------------------------------------------------------------------------- one run of the rule
 
-    def _run(self, n: int | None) -> Generator[Pass, None, None]:
+    def _run(self, n: int | None, labels: Tensor | None) -> Generator[Pass, None, None]:
         """Drive the rule: one turn of the loop for each of its requests."""
-        memory = self._memory(n)
+        memory = self._memory(n, labels)
         earlier = {name: p.grad for name, p in self._named.items()} if self._runs else {}
         watch = Watch(n, thorough=memory.step % self.measure_every == 0)
+        seen: set[object] = set()
         rng: shadow.RngState = {}
-        descent: Vector | None = None
+        descent: Vector | Descent | None = None
         asking = self.rule.gradient(Vector({name: p.detach() for name, p in self._named.items()}), memory)
         try:
             request = next(asking)
             while descent is None:
-                p = self._next_pass(request, watch.report.passes)
+                p = self._next_pass(request, watch.report.passes, seen)
                 if not p.shadow and self.rng == "replay":
                     rng = shadow.rng_state({q.device for q in self._named.values()})
                 self._set_grads({})
                 with self._surroundings(request.eps, p, rng) as originals:
+                    wants_losses = request.losses
                     del request  # with it goes what may be the last reference to the clean gradient
                     yield p
                     g = self._collect(p)
@@ -260,7 +280,7 @@ class SharpnessAware(Optimizer):
                     descent = g
                     break
                 try:
-                    request = asking.send(g)
+                    request = asking.send((g, _losses(p)) if wants_losses else g)
                     watch.sent(p, g, request.eps)
                     del g
                 except StopIteration as finished:
@@ -269,16 +289,28 @@ class SharpnessAware(Optimizer):
             asking.close()
             if descent is None:
                 self._set_grads(earlier)
-        self._finish(descent, earlier, memory)
+        self._finish(Descent.of(descent), earlier, memory)
         self.last = watch.report
         self._warn_if_rounded_away()
 
-    def _next_pass(self, request: At, index: int) -> Pass:
-        moved = frozenset(request.eps)
-        is_shadow = index > 0 and bool(moved)
+    def _next_pass(self, request: At, index: int, seen: set[object]) -> Pass:
+        part = request.examples
+        is_shadow = bool(seen) and (None in seen or isinstance(part, Tensor) or str(part) in seen)
+        seen.add(None if part is None else str(part))
         length = tree.known_norm(request.eps)
-        radius = math.nan if length is None else length
-        return Pass(index, is_shadow, moved, request.wrt, request.examples, self.rng, self._live_scaler(), radius)
+        return Pass(
+            index,
+            is_shadow,
+            frozenset(request.eps),
+            request.wrt,
+            part,
+            self.rng,
+            self._live_scaler(),
+            radius=math.nan if length is None else length,
+            weights=request.weights,
+            per_example=request.losses or request.weights is not None,
+            forward_only=request.wrt == frozenset() and self._prunes,
+        )
 
     @contextmanager
     def _surroundings(self, eps: Vector, p: Pass, rng: shadow.RngState) -> Iterator[Mapping[str, Tensor]]:
@@ -286,6 +318,9 @@ class SharpnessAware(Optimizer):
         with ExitStack() as stack:
             originals = stack.enter_context(tree.displaced(self._named, eps, self._spare))
             del eps
+            if p.wrt and self._prunes:
+                p.frozen = [q for name, q in self._named.items() if name not in p.wrt and q.requires_grad]
+                stack.enter_context(_frozen(p.frozen))
             if p.shadow:
                 stack.enter_context(shadow.marked())
                 stack.enter_context(shadow.frozen_buffers(self.model))
@@ -299,10 +334,10 @@ class SharpnessAware(Optimizer):
             finally:
                 self._in_pass = False
 
-    def _memory(self, n: int | None) -> Memory:
+    def _memory(self, n: int | None, labels: Tensor | None) -> Memory:
         """The memory of this micro-batch, as a copy to throw away if the passes fail."""
         memory = self._memories[self._runs].copy() if self._runs < len(self._memories) else Memory()
-        memory.n = n
+        memory.n, memory.labels = n, labels
         memory.groups = tuple(
             Group(names, float(group["lr"]) if "lr" in group else None, group.get("rho"))
             for names, group in zip(self._group_names, self.param_groups, strict=True)
@@ -321,12 +356,20 @@ class SharpnessAware(Optimizer):
         self._set_grads({})
         return Vector(found, 1.0 if p.scaler is None else 1.0 / p.scaler.get_scale())
 
-    def _finish(self, descent: Vector, earlier: Mapping[str, Tensor | None], memory: Memory) -> None:
+    def _finish(self, descent: Descent, earlier: Mapping[str, Tensor | None], memory: Memory) -> None:
         """Leave the gradient in ``.grad``, on top of what earlier micro-batches left; keep the memory."""
+        gradient, directly = descent.gradient, descent.directly
+        if directly and _steps_by_closure(self.base):
+            raise TypeError(
+                f"{type(self.rule).__name__} applies a part of its step past the base optimizer, which "
+                f"{type(self.base).__name__} does not allow; use another base, or wsam(decouple=False)."
+            )
         if self._perturbs_locally():
-            descent = self._averaged_over_ranks(descent)
-            self._overflowed |= self._live_scaler() is not None and not tree.finite(descent)
-        self._set_grads((Vector({n: g for n, g in earlier.items() if g is not None}) + descent).dense())
+            gradient = self._averaged_over_ranks(gradient)
+            directly = self._averaged_over_ranks(directly) if directly else directly
+            self._overflowed |= self._live_scaler() is not None and not tree.finite(gradient)
+        self._set_grads((Vector({n: g for n, g in earlier.items() if g is not None}) + gradient).dense())
+        self._directly = self._directly + directly if self._runs else directly
         if not self._overflowed:
             memory.step += 1
             self._memories[self._runs : self._runs + 1] = [memory]
@@ -428,6 +471,18 @@ class _Verdict:
 
 
 @contextmanager
+def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """Parameters whose gradient nobody wants: autograd neither computes it nor goes deeper than it must."""
+    for p in parameters:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in parameters:
+            p.requires_grad_(True)
+
+
+@contextmanager
 def _kept_grads(parameters: list[nn.Parameter]) -> Iterator[None]:
     """Gradients of parameters that are not ours count once, from the clean pass."""
     kept = [p.grad for p in parameters]
@@ -465,8 +520,22 @@ def _call(closure: Closure, p: Pass) -> None:
     loss = closure(p) if takes_pass else closure()
     if loss is None:
         raise TypeError("the closure returned None; it must return the loss (end it with 'return loss').")
-    loss = loss.detach() if isinstance(loss, Tensor) else loss
+    if p.per_example and not p.losses:
+        raise TypeError(PER_EXAMPLE.format("the closure did not call p.backward"))
+    loss = loss.detach().mean() if isinstance(loss, Tensor) else loss
     p.loss = loss if before is None else before + loss
+
+
+def _losses(p: Pass) -> Tensor:
+    """The losses of the examples, which the rule asked for."""
+    if len(p.losses) != 1:
+        raise TypeError(
+            PER_EXAMPLE.format("p.backward was not called")
+            if not p.losses
+            else "this rule ranks the examples of one batch, but the batch came in several parts; use micro='m', or a "
+            "loop over passes() for each part."
+        )
+    return p.losses[0]
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -30,11 +30,7 @@ class Sam:
     def gradient(self, w: Vector, memory: Memory) -> Asking:
         rho = memory.radius(self.rho)
         # One expression, so that nothing keeps the clean gradient alive during the second pass.
-        return (yield At(self.climb(w, rho, (yield At(wrt=_bound(self.climb.on))))))
-
-
-def _bound(scope: Scope) -> frozenset[str] | None:
-    return scope if isinstance(scope, frozenset) else None
+        return (yield At(self.climb(w, rho, (yield At(wrt=self.climb.wrt)))))
 
 
 def sam(rho: Rho = 0.05) -> Sam:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from samphire.optim.protocol import Asking, At, Examples, Memory, Rule
+from samphire.optim.protocol import Asking, At, Descent, Examples, Memory, Rule
 from samphire.optim.rules.climbs import Sam
 from samphire.tree import Vector, norm
 
@@ -72,24 +72,23 @@ class MSharpness:
                 "m_sharpness needs to know the size of the batch and a closure that takes a part of it: "
                 "opt.step(closure, n=len(x)) with 'def closure(p)' using x[p.examples], y[p.examples]."
             )
-        total = Vector()
+        total = Descent(Vector())
         for j, start in enumerate(range(0, memory.n, self.m)):
             part = slice(start, min(start + self.m, memory.n))
-            size = part.stop - part.start
-            inner = memory.part(j, n=size)
+            inner = memory.part(j, part)
             asking = self.rule.gradient(w, inner)
-            g = yield from _relayed(asking, next(asking), part)
+            descent = yield from _relayed(asking, next(asking), part)
             inner.step += 1
-            total = total + (size / memory.n) * g
+            total = total + (part.stop - part.start) / memory.n * Descent.of(descent)
         return total
 
 
 def _relayed(asking: Asking, request: At, part: slice | None = None) -> Asking:
     """Pass a rule's requests on, from this one on, limited to a part of the batch."""
     while True:
-        g = yield request if part is None else replace(request, examples=_within(part, request.examples))
+        answer = yield request if part is None else replace(request, examples=_within(part, request.examples))
         try:
-            request = asking.send(g)
+            request = asking.send(answer)
         except StopIteration as done:
             return done.value
 
@@ -150,7 +149,9 @@ class AeSam:
         # The rule asks for the clean gradient first; it is sent the one we have already looked at.
         inner = memory.part("rule")
         asking = self.rule.gradient(w, inner)
-        g = yield next(asking)
+        request = next(asking)
+        answer = yield request
+        g = answer[0] if request.losses else answer
         size = norm(g).item() ** 2
         mean = self.decay * memory.get("mean", 0.0) + (1 - self.decay) * size
         variance = self.decay * memory.get("variance", math.exp(-10)) + (1 - self.decay) * (size - mean) ** 2
@@ -159,7 +160,7 @@ class AeSam:
         if size < mean + (t * self.low + (1 - t) * self.high) * math.sqrt(variance):
             asking.close()
             return g
-        descent = yield from _relayed(asking, asking.send(g))
+        descent = yield from _relayed(asking, asking.send(answer))
         inner.step += 1
         return descent
 

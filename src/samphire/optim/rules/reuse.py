@@ -183,7 +183,7 @@ class Friendly:
         _check_share("friendly", "lam", self.lam)
 
     def gradient(self, w: Vector, memory: Memory) -> Asking:
-        g = yield At()
+        g = yield At(wrt=self.climb.wrt)
         m = memory.get("m")
         memory["m"] = g if m is None else self.lam * m + (1 - self.lam) * g
         own = g if m is None else g - self.sigma * m
@@ -229,7 +229,7 @@ class Vasso:
         _check_share("vasso", "theta", self.theta)
 
     def gradient(self, w: Vector, memory: Memory) -> Asking:
-        g = yield At()
+        g = yield At(wrt=self.climb.wrt)
         d = memory.get("d")
         memory["d"] = g if d is None else (1 - self.theta) * d + self.theta * g
         return (yield At(self.climb(w, memory.radius(self.rho), memory["d"])))
