@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +15,14 @@ from samphire.optim import (
     ae_sam,
     asam,
     cr_sam,
+    entropy_sgd,
+    esam,
     every,
     friendly,
     gam,
     gnp,
     gsam,
+    imb_sam,
     looksam,
     lsam,
     m_sharpness,
@@ -27,9 +31,12 @@ from samphire.optim import (
     sagm,
     sam,
     sam_on,
+    ssam_d,
+    ssam_f,
     stable,
     stale,
     vasso,
+    wsam,
 )
 
 RULES: dict[str, Any] = {
@@ -46,6 +53,12 @@ RULES: dict[str, Any] = {
     "sagm": sagm(0.1, alpha=0.02),
     "stable": stable(0.1),
     "cr_sam": cr_sam(0.1, gamma=0.3, beta=0.1),
+    "wsam": wsam(0.1, gamma=0.6),
+    "ssam_f": ssam_f(0.2, sparsity=0.4, every=2),
+    "ssam_d": ssam_d(0.2, sparsity=0.4, every=2, steps=4),
+    "esam": esam(0.1, beta=0.6, gamma=0.5),
+    "imb_sam": imb_sam(0.1, tail=[2], weight=1.5),
+    "entropy_sgd": entropy_sgd(inner=3, lr=0.05, gamma=0.1, noise=1e-3),
     "stale": stale(0.1),
     "friendly": friendly(0.1, sigma=0.7, lam=0.8),
     "vasso": vasso(0.1, theta=0.4),
@@ -59,6 +72,11 @@ HYBRIDS: dict[str, Any] = {
     "every gsam on norm layers": every(2, optim.on(optim.of_type(optim.scopes.NORM_LAYERS), gsam(0.1))),
     "m_sharpness of looksam": m_sharpness(4, looksam(0.1, k=2)),
     "msam on the head": optim.on("3", msam(0.2)),
+    "esam on the last two blocks": optim.on(optim.last(2), esam(0.1)),
+    "ssam_d on the head": optim.on("3", ssam_d(0.2)),
+    "every wsam": every(2, wsam(0.1)),
+    "ae_sam of esam": ae_sam(10, esam(0.1)),
+    "asam's metric, gsam's merge": replace(gsam(0.1), climb=asam(0.3).climb),
     "sam, rho decaying": sam(optim.inverse_sqrt(0.2)),
     "gsam, rho tied": gsam(optim.tied(0.2, 0.05, lr_max=0.1), 0.4),
 }
@@ -77,12 +95,25 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Callable[..., Tensor]:
-    """The loss as a pure function of the weights and of the examples that take part."""
+    """The losses of the examples that take part, as a pure function of the weights."""
 
     def loss(w: dict[str, Tensor], examples: Any = slice(None)) -> Tensor:
-        return nn.functional.cross_entropy(torch.func.functional_call(model, w, (x[examples],)), y[examples])
+        out = torch.func.functional_call(model, w, (x[examples],))
+        return nn.functional.cross_entropy(out, y[examples], reduction="none")
 
     return loss
+
+
+def mean_loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Callable[..., Tensor]:
+    """The loss of the batch, as a pure function of the weights."""
+    losses = loss_of(model, x, y)
+    return lambda w: losses(w).mean()
+
+
+def backward(p: Any, out: Tensor, y: Tensor, share: float = 1.0) -> None:
+    """Backward by the loop's own hand, except for rules that ask for the losses of the examples."""
+    losses = share * nn.functional.cross_entropy(out, y, reduction="none")
+    p.backward(losses) if p.per_example else losses.mean().backward()
 
 
 def closure_of(opt: torch.optim.Optimizer, model: nn.Module, x: Tensor, y: Tensor) -> Callable[..., Tensor]:
@@ -90,9 +121,9 @@ def closure_of(opt: torch.optim.Optimizer, model: nn.Module, x: Tensor, y: Tenso
 
     def closure(p: Any) -> Tensor:
         opt.zero_grad()
-        loss = nn.functional.cross_entropy(model(x[p.examples]), y[p.examples])
-        loss.backward()
-        return loss
+        losses = nn.functional.cross_entropy(model(x[p.examples]), y[p.examples], reduction="none")
+        p.backward(losses)
+        return losses.mean()
 
     return closure
 
@@ -109,11 +140,12 @@ def reference_run(
 ) -> dict[str, Tensor]:
     """SGD with momentum on the reference gradient: an independent loop over {name: tensor}."""
     r, loss, w, v = optim.bind(r, model), loss_of(model, x, y), weights(model), {}
-    memory = optim.Memory(n=len(x), groups=(optim.protocol.Group(tuple(w), lr=lr),))
+    memory = optim.Memory(labels=y, groups=(optim.protocol.Group(tuple(w), lr=lr),))
     for _ in range(steps):
-        g = optim.sharpness_aware_gradient(r, loss, w, memory)
-        v = {n: momentum * v.get(n, 0) + g[n] for n in w}
-        w = {n: w[n] - lr * v[n] for n in w}
+        descent = optim.protocol.drive(r, w, memory, optim.protocol.gradient_at(loss, w))
+        g, directly = descent.gradient.dense(), descent.directly.dense()
+        v = {n: momentum * v.get(n, 0) + g.get(n, 0) for n in w}
+        w = {n: w[n] - lr * (v[n] + directly.get(n, 0)) for n in w}
     return w
 
 

@@ -19,11 +19,11 @@ def test_resumed_run_equals_the_uninterrupted_one_to_the_bit(r, base):
     model, x, y = problem()
     opt = SharpnessAware(model, base(model), r)
     for _ in range(3):
-        opt.step(closure_of(opt, model, x, y), n=8)
+        opt.step(closure_of(opt, model, x, y), labels=y)
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "opt": opt.state_dict()}, file)
     for _ in range(4):
-        opt.step(closure_of(opt, model, x, y), n=8)
+        opt.step(closure_of(opt, model, x, y), labels=y)
 
     file.seek(0)
     saved = torch.load(file, weights_only=True)
@@ -32,7 +32,7 @@ def test_resumed_run_equals_the_uninterrupted_one_to_the_bit(r, base):
     resumed = SharpnessAware(other, base(other), r)
     resumed.load_state_dict(saved["opt"])
     for _ in range(4):
-        resumed.step(closure_of(resumed, other, x, y), n=8)
+        resumed.step(closure_of(resumed, other, x, y), labels=y)
     assert_weights(other, weights(model), 0)
 
 
@@ -57,13 +57,13 @@ def test_copies_go_on_alike_and_apart(r, clone):
     model, x, y = problem()
     opt = SharpnessAware(model, sgd(model), r)
     torch.optim.lr_scheduler.StepLR(opt, 1)  # wraps opt.step, which must not get in the way
-    opt.step(closure_of(opt, model, x, y), n=8)
+    opt.step(closure_of(opt, model, x, y), labels=y)
     model2, opt2 = clone((model, opt))
     assert opt2.param_groups is opt2.base.param_groups
-    opt.step(closure_of(opt, model, x, y), n=8)
-    opt2.step(closure_of(opt2, model2, x, y), n=8)
+    opt.step(closure_of(opt, model, x, y), labels=y)
+    opt2.step(closure_of(opt2, model2, x, y), labels=y)
     assert_weights(model2, weights(model), 0)
-    opt2.step(closure_of(opt2, model2, x, y), n=8)
+    opt2.step(closure_of(opt2, model2, x, y), labels=y)
     assert not torch.equal(model2[0].weight, model[0].weight)
 
 

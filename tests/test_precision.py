@@ -20,10 +20,10 @@ def test_bf16_autocast(r):
     opt = SharpnessAware(model, sgd(model), r)
     first = None
     for _ in range(20):
-        for p in opt.passes(n=8):
+        for p in opt.passes(labels=y):
             with torch.autocast("cpu", torch.bfloat16):
-                loss = cross_entropy(model(x[p.examples]), y[p.examples])
-            p.backward(loss)
+                losses = cross_entropy(model(x[p.examples]), y[p.examples], reduction="none")
+            p.backward(losses)
         loss = opt.step()
         first = loss if first is None else first
     assert float(loss) < float(first)
@@ -40,16 +40,16 @@ def test_grad_scaler_equals_no_scaler(r, door):
 
     def closure(p):
         opt.zero_grad()
-        loss = cross_entropy(model(x[p.examples]), y[p.examples])
-        scaler.scale(loss).backward()
-        return loss
+        losses = cross_entropy(model(x[p.examples]), y[p.examples], reduction="none")
+        p.backward(losses) if p.per_example else scaler.scale(losses.mean()).backward()
+        return losses.mean()
 
     for _ in range(5):
         if door == "step":
-            opt.step(closure, n=8)
+            opt.step(closure, labels=y)
         else:
-            for p in opt.passes(n=8):
-                p.backward(cross_entropy(model(x[p.examples]), y[p.examples]))
+            for p in opt.passes(labels=y):
+                p.backward(cross_entropy(model(x[p.examples]), y[p.examples], reduction="none"))
             opt.step() if door == "passes" else scaler.step(opt)
         scaler.update()
     assert_weights(model, expected)

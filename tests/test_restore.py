@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from cases import RULES, assert_weights, closure_of, every_rule, problem, reference_run, sgd, weights
+from cases import RULES, assert_weights, backward, closure_of, every_rule, problem, reference_run, sgd, weights
 from samphire import optim
 from samphire.optim import SharpnessAware, sam
 
@@ -28,7 +28,7 @@ def test_weights_buffers_grads_and_memory_survive_an_exception_in_any_pass(r):
         r = optim.on("4", r) if not hasattr(r, "rule") else r
     opt = SharpnessAware(model, sgd(model), r)
     closure = closure_of(opt, model, x, y)
-    opt.step(closure, n=8)
+    opt.step(closure, labels=y)
     state, memory = copy.deepcopy(model.state_dict()), pickle.dumps(opt.state_dict())
     for fatal in range(4):
         opt.zero_grad()
@@ -42,7 +42,7 @@ def test_weights_buffers_grads_and_memory_survive_an_exception_in_any_pass(r):
             return closure(p)
 
         try:
-            opt.step(failing, n=8)
+            opt.step(failing, labels=y)
             opt.load_state_dict(pickle.loads(memory))
             model.load_state_dict(state)
             continue
@@ -99,8 +99,8 @@ def test_weights_are_bit_for_bit_the_same_after_passes_and_addresses_do_not_chan
     before, addresses = weights(model), [p.data_ptr() for p in model.parameters()]
     opt = SharpnessAware(model, sgd(model), r)
     for _ in range(3):
-        for p in opt.passes(n=8):
-            cross_entropy(model(x[p.examples]), y[p.examples]).backward()
+        for p in opt.passes(labels=y):
+            backward(p, model(x[p.examples]), y[p.examples])
     assert_weights(model, before, 0)
     assert addresses == [p.data_ptr() for p in model.parameters()]
 
@@ -136,19 +136,19 @@ def test_unused_frozen_tied_sparse_and_flat_parameters(r, used_in):
     x, y = torch.tensor([0, 1, 1, 3]), torch.tensor([0, 1, 2, 0])
     opt = SharpnessAware(model, sgd(model, lr=0.0, momentum=0.0), r)
     for _ in range(2):
-        for p in opt.passes(n=4):
-            cross_entropy(model(x[p.examples], p.index in used_in), y[p.examples]).backward()
+        for p in opt.passes(labels=y):
+            backward(p, model(x[p.examples], p.index in used_in), y[p.examples])
         opt.step()
     assert_weights(model, before, 0)
     assert all(torch.isfinite(p.grad.to_dense()).all() for p in model.parameters() if p.grad is not None)
     assert model.frozen.weight.grad is None
     opt = SharpnessAware(model, sgd(model, momentum=0.0), r)
-    for p in opt.passes(n=4):
-        cross_entropy(model(x[p.examples], p.index in used_in), y[p.examples]).backward()
+    for p in opt.passes(labels=y):
+        backward(p, model(x[p.examples], p.index in used_in), y[p.examples])
     opt.step()
     assert not torch.equal(model.tied.weight, before["tied.weight"])
     assert torch.equal(model.frozen.weight, before["frozen.weight"])
-    assert torch.equal(model.flat, before["flat"])
+    assert getattr(r, "noise", 0) or torch.equal(model.flat, before["flat"])  # Langevin noise moves it
 
 
 def test_sparse_gradients_equal_dense_ones_and_stay_sparse_for_sam():
@@ -218,7 +218,7 @@ def test_every_buffer_sees_the_first_pass_over_the_examples_only(r):
             twin(x[4:])
         elif not (r.passes == 1 and step):  # their only pass is displaced after the first step
             twin(x)
-        opt.step(closure_of(opt, model, x, y), n=8)
+        opt.step(closure_of(opt, model, x, y), labels=y)
         if r.passes == 1:
             assert model.calls.item() == step + 1
             continue

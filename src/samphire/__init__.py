@@ -10,11 +10,14 @@ from samphire.optim import (
     ae_sam,
     asam,
     cr_sam,
+    entropy_sgd,
+    esam,
     every,
     friendly,
     gam,
     gnp,
     gsam,
+    imb_sam,
     looksam,
     lsam,
     m_sharpness,
@@ -24,15 +27,19 @@ from samphire.optim import (
     sam,
     sam_on,
     split,
+    ssam_d,
+    ssam_f,
     stable,
     stale,
     vasso,
+    wsam,
 )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SharpnessAware", "split",
-    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam",
+    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam", "wsam",
+    "ssam_f", "ssam_d", "esam", "imb_sam", "entropy_sgd",
     "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
 ]  # fmt: skip

@@ -141,6 +141,25 @@ def times(a: Vector, b: Mapping[str, Tensor]) -> Vector:
     return Vector({name: t * b[name] if name in b else t for name, t in a.tensors.items()}, a.scale)
 
 
+def size(v: Vector) -> int:
+    """How many numbers a vector has, over all ranks."""
+    return sum(t.numel() for t in v.tensors.values())
+
+
+def largest(v: Vector, count: int) -> Vector:
+    """Marks the ``count`` largest entries of all, by booleans of the same shapes; ``v`` must have a factor > 0.
+
+    Example:
+        >>> largest(Vector({"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([2.0])}), 2).dense()
+        {'a': tensor([ True, False]), 'b': tensor([True])}
+    """
+    whole = [t.full_tensor() if is_sharded(t) else t.to_dense() for t in v.tensors.values()]  # type: ignore[attr-defined]
+    flat = torch.cat([t.reshape(-1) for t in whole])
+    marked = torch.zeros_like(flat, dtype=torch.bool).scatter(0, flat.topk(count).indices, True)
+    parts = [m.view(t.shape) for m, t in zip(marked.split([t.numel() for t in whole]), whole, strict=True)]
+    return Vector({name: _spread(m, t) for (name, t), m in zip(v.tensors.items(), parts, strict=True)})
+
+
 def randn_like(w: Vector, seed: int) -> Vector:
     """Standard normal entries: the same on every rank and after a resume, and no global RNG is touched."""
     generator = torch.Generator().manual_seed(seed)
@@ -376,7 +395,7 @@ def _sum(xs: list[Tensor], a: Scalar, ys: list[Tensor], b: Scalar) -> list[Tenso
         xs = _scaled(xs, a)
     factor = number(b)
     if not _foreach(xs + ys):
-        return [x + factor * y for x, y in zip(xs, ys, strict=True)]
+        return [factor * y + x if x.is_sparse else x + factor * y for x, y in zip(xs, ys, strict=True)]
     if isinstance(factor, Tensor):
         return list(torch._foreach_add(xs, torch._foreach_mul(ys, factor)))
     return list(torch._foreach_add(xs, ys, alpha=factor))
@@ -395,13 +414,17 @@ def _add_(xs: list[Tensor], ys: list[Tensor], b: Scalar) -> None:
 
 def _randn_like(t: Tensor, generator: torch.Generator) -> Tensor:
     noise = torch.randn(t.shape, generator=generator, dtype=torch.promote_types(t.dtype, torch.float32))
-    noise = noise.to(device=t.device, dtype=t.dtype)
-    mesh = _mesh(t)
+    return _spread(noise.to(device=t.device, dtype=t.dtype), t)
+
+
+def _spread(whole: Tensor, like: Tensor) -> Tensor:
+    """A tensor that every rank has whole, sharded as another is."""
+    mesh = _mesh(like)
     if mesh is None:
-        return noise
+        return whole
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(noise, mesh, t.placements, src_data_rank=None)  # type: ignore[attr-defined]
+    return distribute_tensor(whole, mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
 def finite(v: Vector) -> bool:

@@ -1,18 +1,24 @@
 """Sharpness-aware optimization: the rules, and the optimizer that drives them."""
 
+from samphire.optim.adasam import AdaSam
+from samphire.optim.ccsam import CcSam
 from samphire.optim.lastlayer import Split, split
 from samphire.optim.passes import Pass, Report
-from samphire.optim.protocol import At, Climb, Memory, Rule, bind, on, sharpness_aware_gradient
+from samphire.optim.perexample import fisher, pegr
+from samphire.optim.protocol import At, Climb, Descent, Memory, Rule, bind, on, sharpness_aware_gradient
 from samphire.optim.rules import (
     RULES,
     ae_sam,
     asam,
     cr_sam,
+    entropy_sgd,
+    esam,
     every,
     friendly,
     gam,
     gnp,
     gsam,
+    imb_sam,
     looksam,
     lsam,
     m_sharpness,
@@ -22,23 +28,30 @@ from samphire.optim.rules import (
     sagm,
     sam,
     sam_on,
+    ssam_d,
+    ssam_f,
     stable,
     stale,
     vasso,
+    wsam,
 )
 from samphire.optim.schedules import inverse_sqrt, ramp, tied
-from samphire.optim.scopes import below, of_type
+from samphire.optim.scopes import below, last, of_type
+from samphire.optim.shadow import in_shadow_pass
 from samphire.optim.step import SharpnessAware
 
 __all__ = [
     # the optimizer
     "SharpnessAware", "Pass", "Report", "Split", "split",
     # rules, by name
-    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam",
+    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam", "wsam",
+    "ssam_f", "ssam_d", "esam", "imb_sam", "entropy_sgd",
     "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
     "rule", "RULES",
+    # beside the rules
+    "AdaSam", "CcSam", "pegr", "fisher", "in_shadow_pass",
     # their parts
-    "on", "below", "of_type", "inverse_sqrt", "ramp", "tied",
+    "on", "below", "of_type", "last", "inverse_sqrt", "ramp", "tied",
     # what an engine or a new rule needs
-    "At", "Climb", "Memory", "Rule", "bind", "sharpness_aware_gradient",
+    "At", "Climb", "Descent", "Memory", "Rule", "bind", "sharpness_aware_gradient",
 ]  # fmt: skip

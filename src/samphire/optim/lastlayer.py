@@ -37,7 +37,7 @@ class Split:
 
     def features(self, x: Any) -> Tensor:
         """What the head is given when the model sees ``x``."""
-        with _watching(self.head) as call:
+        with watching(self.head) as call:
             self.model(x)
         return call.inputs(self)[0]
 
@@ -106,7 +106,7 @@ class OnePass:
 
     def _whole(self, cut: bool) -> Tensor:
         """Run the model; if only the head's gradient is wanted, cut it off from the body, whose graph waits."""
-        with _watching(self.split.head, cut) as call:
+        with watching(self.split.head, cut) as call:
             out = self.forward()
         call.inputs(self.split)
         if out is not call.output:
@@ -169,7 +169,7 @@ class _Call:
 
 
 @contextmanager
-def _watching(head: nn.Module, cut: bool = False) -> Iterator[_Call]:
+def watching(head: nn.Module, cut: bool = False) -> Iterator[_Call]:
     """Note how the head is called; with ``cut``, hand it its inputs detached."""
     call = _Call()
 

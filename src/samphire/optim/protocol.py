@@ -201,8 +201,9 @@ def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callabl
                 raise TypeError(PER_EXAMPLE.format("the loss function returned their mean"))
             return (losses if request.weights is None else losses * request.weights).mean(), losses
 
-        g, losses = torch.func.grad(mean, has_aux=True)((Vector(w) + request.eps).dense())
-        return (Vector(g), losses) if request.losses else Vector(g)
+        gradient, losses = torch.func.grad(mean, has_aux=True)((Vector(w) + request.eps).dense())
+        g = Vector(gradient) if request.wrt is None else Vector(gradient).only(request.wrt)
+        return (g, losses) if request.losses else g
 
     return answer
 

@@ -75,6 +75,26 @@ class of_type:
         return found
 
 
+@dataclass(frozen=True)
+class last:
+    """The parameters of the last ``n`` blocks: the model's own children that have parameters, in their order.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 1))
+        >>> sorted(last(2)(model))
+        ['2.bias', '2.weight', '3.bias', '3.weight']
+    """
+
+    n: int
+
+    def __call__(self, model: Named) -> frozenset[str]:
+        names = list(tree.named_parameters(_module(model)))
+        blocks = list(dict.fromkeys(name.partition(".")[0] for name in names))
+        if not 1 <= self.n <= len(blocks):
+            raise ValueError(f"last: n must be from 1 to {len(blocks)}, the model's blocks, got {self.n!r}.")
+        return frozenset(name for name in names if name.partition(".")[0] in blocks[-self.n :])
+
+
 def last_linear(model: Named) -> str:
     """The name of the last Linear layer in order of registration: ``fc``, ``classifier``, ``heads.head``, ...
 

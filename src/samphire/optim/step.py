@@ -532,8 +532,8 @@ def _losses(p: Pass) -> Tensor:
         raise TypeError(
             PER_EXAMPLE.format("p.backward was not called")
             if not p.losses
-            else "this rule ranks the examples of one batch, but the batch came in several parts; use micro='m', or a "
-            "loop over passes() for each part."
+            else "this rule ranks the examples of one batch, but the batch came in several parts; use micro='m', or "
+            "a loop over passes() for each part."
         )
     return p.losses[0]
 

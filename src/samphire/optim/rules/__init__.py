@@ -14,19 +14,24 @@ from collections.abc import Callable
 from typing import Any
 
 from samphire.optim.rules.climbs import asam, lsam, random, sam, sam_on
-from samphire.optim.rules.merges import cr_sam, gam, gnp, gsam, sagm, stable
+from samphire.optim.rules.examples import esam, imb_sam
+from samphire.optim.rules.merges import cr_sam, gam, gnp, gsam, sagm, stable, wsam
 from samphire.optim.rules.policies import ae_sam, every, m_sharpness
 from samphire.optim.rules.reuse import friendly, looksam, msam, stale, vasso
+from samphire.optim.rules.sparse import ssam_d, ssam_f
+from samphire.optim.rules.walks import entropy_sgd
 
 __all__ = [
-    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam",
+    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam", "wsam",
+    "ssam_f", "ssam_d", "esam", "imb_sam", "entropy_sgd",
     "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
     "rule", "RULES",
 ]  # fmt: skip
 
 RULES: dict[str, Callable[..., Any]] = {
     f.__name__: f
-    for f in (sam, asam, lsam, sam_on, random, gsam, gnp, gam, sagm, stable, cr_sam,
+    for f in (sam, asam, lsam, sam_on, random, gsam, gnp, gam, sagm, stable, cr_sam, wsam,
+              ssam_f, ssam_d, esam, imb_sam, entropy_sgd,
               looksam, msam, stale, friendly, vasso, m_sharpness, every, ae_sam)
 }  # fmt: skip
 

@@ -162,7 +162,7 @@ class Random:
     rho: Rho
     seed: int = 0
     on: Scope = None
-    passes = 2.0
+    passes = 4 / 3  # the clean one is forward only
 
     def __post_init__(self) -> None:
         check_rho(self.rho)
@@ -175,11 +175,13 @@ class Random:
 
 
 def random(rho: Rho = 0.05, seed: int = 0) -> Random:
-    r"""A random direction of the same length as SAM's, for ablations.  Two passes.
+    r"""A random direction of the same length as SAM's, for ablations.  One pass and a forward.
 
     .. math:: \epsilon = \rho\, z / \|z\|, \quad z \sim N(0, I) \text{ drawn anew each step}.
 
-    The clean pass is kept, so that only the direction differs from SAM. The draw depends on ``seed`` and the
+    The clean forward is kept, so that only the direction differs from SAM: BatchNorm sees clean weights, and the
+    clean loss is returned. (A closure that runs ``loss.backward()`` itself pays for a gradient nobody uses;
+    ``p.backward(loss)`` does not.) The draw depends on ``seed`` and the
     step alone: it is the same on every rank and after a resume, and the global RNG is not touched.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Memory
+from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Descent, Memory
 from samphire.optim.schedules import Rho, check_rho
 from samphire.tree import Vector, norm, project, unit
 
@@ -310,3 +310,63 @@ def cr_sam(rho: Rho = 0.1, gamma: float = 0.1, beta: float = 0.01) -> CrSam:
         As in the released code; the paper's regulariser has logarithms, which would divide the two brackets.
     """
     return CrSam(rho, gamma, beta)
+
+
+@dataclass(frozen=True)
+class Wsam:
+    """The clean loss and its sharpness, each with a weight of its own."""
+
+    rho: Rho
+    gamma: float
+    decouple: bool
+    max_norm: float | None = None
+    climb: Climb = EVERYWHERE
+    passes = 2.0
+
+    def __post_init__(self) -> None:
+        check_rho(self.rho)
+        if not 0 <= self.gamma < 1:
+            raise ValueError(f"wsam: gamma must lie in [0, 1), got {self.gamma!r}.")
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise ValueError(f"wsam: max_norm must be > 0 or None, got {self.max_norm!r}.")
+
+    def gradient(self, w: Vector, memory: Memory) -> Asking:
+        g = yield At()
+        g_p = yield At(self.climb(w, memory.radius(self.rho), g))
+        g, g_p = self._clipped(g), self._clipped(g_p)
+        sharpness = self.gamma / (1 - self.gamma) * (g_p - g)
+        return Descent(g, sharpness) if self.decouple else g + sharpness
+
+    def _clipped(self, g: Vector) -> Vector:
+        return g if self.max_norm is None else norm(g).clamp(max=self.max_norm) * unit(g)
+
+
+def wsam(rho: Rho = 0.05, gamma: float = 0.9, decouple: bool = True, max_norm: float | None = None) -> Wsam:
+    r"""WSAM: sharpness as a regulariser with a weight of its own.  Two passes.
+
+    .. math:: L + \frac{\gamma}{1-\gamma}\, (L_p - L): \qquad
+              \text{base step along } g, \text{ then } w \leftarrow w - \eta\, \tfrac{\gamma}{1-\gamma}\, (g_p - g).
+
+    With ``gamma=0.5`` and plain SGD this is SAM; 0 is the base optimizer.
+
+    Args:
+        rho: Length of the step uphill.
+        gamma: Weight of the sharpness; 0.9 multiplies it by 9.
+        decouple: Apply the sharpness past the base optimizer's momentum and preconditioner, as published; ``False``
+            sends the sum through it.
+        max_norm: Clip both gradients to this length, as the released code does. (The optimizer's own ``clip_norm``
+            would clip the base step alone.)
+
+    Example:
+        >>> loss = lambda w: 0.5 * (torch.tensor([1.0, 3.0]) * w["w"] ** 2).sum()
+        >>> sharpness_aware_gradient(wsam(), loss, {"w": torch.tensor([1.0, -1.0])})
+        {'w': tensor([ 1.1423, -4.2807])}
+
+    References:
+        Yue et al., Sharpness-Aware Minimization Revisited: Weighted Sharpness as a Regularization Term, KDD 2023,
+        https://arxiv.org/abs/2305.15817
+
+    Differences:
+        pytorch-optimizer clips the perturbed gradient alone, so that its step can go uphill.
+    """
+    return Wsam(rho, gamma, decouple, max_norm)

@@ -146,11 +146,12 @@ class AeSam:
             raise ValueError(f"ae_sam: decay must lie in [0, 1), got {self.decay!r}.")
 
     def gradient(self, w: Vector, memory: Memory) -> Asking:
-        # The rule asks for the clean gradient first; it is sent the one we have already looked at.
+        # The rule asks for the clean gradient first; it is sent the one we have already looked at. All of it, since
+        # it may be what we descend along.
         inner = memory.part("rule")
         asking = self.rule.gradient(w, inner)
         request = next(asking)
-        answer = yield request
+        answer = yield replace(request, wrt=None)
         g = answer[0] if request.losses else answer
         size = norm(g).item() ** 2
         mean = self.decay * memory.get("mean", 0.0) + (1 - self.decay) * size

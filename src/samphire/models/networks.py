@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-Source = torch.Generator | None
+from samphire.models.layers import IMAGENET, Normalise, Source, conv, drawn
 
 
 class ToyNet(nn.Module):
@@ -40,13 +40,13 @@ class ToyNet(nn.Module):
     def __init__(self, width: int = 100, generator: Source = None) -> None:
         super().__init__()
         self.phi = nn.Sequential(
-            _drawn(nn.Linear, 4, width, generator=generator),
+            drawn(nn.Linear, 4, width, generator=generator),
             nn.LayerNorm(width),
             nn.ReLU(),
-            _drawn(nn.Linear, width, width, generator=generator),
+            drawn(nn.Linear, width, width, generator=generator),
             nn.LayerNorm(width),
             nn.ReLU(),
-            _drawn(nn.Linear, width, 1, generator=generator),
+            drawn(nn.Linear, width, 1, generator=generator),
         )
         self.head = nn.utils.skip_init(nn.Linear, 2, 1, bias=False)
         nn.init.ones_(self.head.weight)
@@ -87,7 +87,7 @@ def mlp(widths: Sequence[int], generator: Source = None) -> nn.Sequential:
         raise ValueError(f"mlp: widths must have an input and an output at least, got {tuple(widths)!r}.")
     layers: list[nn.Module] = [nn.Flatten()]
     for i, o in pairwise(widths):
-        layers += [_drawn(nn.Linear, i, o, generator=generator), nn.ReLU()]
+        layers += [drawn(nn.Linear, i, o, generator=generator), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
@@ -110,12 +110,12 @@ def small_cnn(num_classes: int = 2, in_features: int = 4096, generator: Source =
         The listing has its last ReLU twice, which changes nothing; here it stands once.
     """
 
-    def conv(i: int, o: int, k: int) -> nn.Module:
-        return _drawn(nn.Conv2d, i, o, kernel_size=k, stride=2, padding=k // 2, generator=generator)
+    def halved(i: int, o: int, k: int) -> nn.Module:
+        return drawn(nn.Conv2d, i, o, kernel_size=k, stride=2, padding=k // 2, generator=generator)
 
     return nn.Sequential(
-        conv(3, 32, 5), nn.ReLU(), conv(32, 64, 3), nn.ReLU(), conv(64, 128, 3), nn.ReLU(),
-        nn.Flatten(), _drawn(nn.Linear, in_features, num_classes, generator=generator),
+        halved(3, 32, 5), nn.ReLU(), halved(32, 64, 3), nn.ReLU(), halved(64, 128, 3), nn.ReLU(),
+        nn.Flatten(), drawn(nn.Linear, in_features, num_classes, generator=generator),
     )  # fmt: skip
 
 
@@ -124,12 +124,12 @@ class Block(nn.Module):
 
     def __init__(self, i: int, o: int, stride: int, generator: Source) -> None:
         super().__init__()
-        self.conv1 = _conv(i, o, 3, stride, generator)
+        self.conv1 = conv(i, o, 3, stride, generator)
         self.bn1 = nn.BatchNorm2d(o)
-        self.conv2 = _conv(o, o, 3, 1, generator)
+        self.conv2 = conv(o, o, 3, 1, generator)
         self.bn2 = nn.BatchNorm2d(o)
         self.downsample = (
-            None if stride == 1 and i == o else nn.Sequential(_conv(i, o, 1, stride, generator), nn.BatchNorm2d(o))
+            None if stride == 1 and i == o else nn.Sequential(conv(i, o, 1, stride, generator), nn.BatchNorm2d(o))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -154,15 +154,18 @@ class ResNet18(nn.Module):
         He et al., Deep Residual Learning for Image Recognition, CVPR 2016; initial weights as in torchvision.
     """
 
+    normalise: ClassVar[Normalise] = IMAGENET
+    num_features: ClassVar[int] = 512
+
     def __init__(self, num_classes: int = 1000, generator: Source = None) -> None:
         super().__init__()
-        self.conv1 = _conv(3, 64, 7, 2, generator)
+        self.conv1 = conv(3, 64, 7, 2, generator)
         self.bn1 = nn.BatchNorm2d(64)
         self.layer1 = _stage(64, 64, 1, generator)
         self.layer2 = _stage(64, 128, 2, generator)
         self.layer3 = _stage(128, 256, 2, generator)
         self.layer4 = _stage(256, 512, 2, generator)
-        self.fc = _drawn(nn.Linear, 512, num_classes, generator=generator)
+        self.fc = drawn(nn.Linear, self.num_features, num_classes, generator=generator)
 
     def features(self, x: Tensor) -> Tensor:
         """What ``fc`` sees, shape (n, 512), for images of any size."""
@@ -177,18 +180,3 @@ class ResNet18(nn.Module):
 
 def _stage(i: int, o: int, stride: int, generator: Source) -> nn.Sequential:
     return nn.Sequential(Block(i, o, stride, generator), Block(o, o, 1, generator))
-
-
-def _conv(i: int, o: int, k: int, stride: int, generator: Source) -> nn.Conv2d:
-    layer = nn.utils.skip_init(nn.Conv2d, i, o, k, stride, k // 2, bias=False)
-    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu", generator=generator)
-    return layer
-
-
-def _drawn(kind: type[nn.Module], i: int, *shape: Any, generator: Source, **settings: Any) -> nn.Module:
-    """A layer with PyTorch's own initial distribution, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), from this generator."""
-    layer: Any = nn.utils.skip_init(kind, i, *shape, **settings)
-    bound = layer.weight[0].numel() ** -0.5
-    for p in (layer.weight, layer.bias):
-        nn.init.uniform_(p, -bound, bound, generator=generator)
-    return layer

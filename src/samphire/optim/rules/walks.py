@@ -1,0 +1,93 @@
+"""Rules that explore the neighbourhood by several small steps before they take one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from samphire import tree
+from samphire.optim.protocol import Asking, At, Climb, Memory
+from samphire.optim.rules.policies import check_k
+from samphire.optim.schedules import check_rho
+from samphire.optim.scopes import Scope
+from samphire.tree import Vector
+
+
+@dataclass(frozen=True)
+class EntropySgd:
+    """Langevin steps around the weights; descend towards their mean."""
+
+    inner: int
+    lr: float
+    gamma: float
+    scoping: float
+    noise: float
+    average: float
+    seed: int = 0
+    on: Scope = None
+
+    def __post_init__(self) -> None:
+        check_k("entropy_sgd", self.inner, "inner")
+        for name in ("lr", "gamma", "scoping", "noise"):
+            check_rho(getattr(self, name), f"entropy_sgd: {name}")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"entropy_sgd: average must lie in [0, 1), got {self.average!r}.")
+
+    @property
+    def passes(self) -> float:
+        return float(self.inner)
+
+    def gradient(self, w: Vector, memory: Memory) -> Asking:
+        gamma = self.gamma * (1 + self.scoping) ** memory.step
+        on = None if self.on is None else Climb(on=self.on).names
+        away, mean = Vector(), Vector()  # w' - w and mu - w
+        for i in range(self.inner):
+            g = yield At(away, wrt=on)
+            away = away - self.lr * (g + gamma * away)
+            if self.noise:
+                z = tree.randn_like(w.only(g.tensors), self.seed + memory.step * self.inner + i)
+                away = away + self.noise * (2 * self.lr) ** 0.5 * z
+            mean = self.average * mean + (1 - self.average) * away
+        return -mean
+
+
+def entropy_sgd(
+    inner: int = 5,
+    lr: float = 0.1,
+    gamma: float = 1e-2,
+    scoping: float = 0.0,
+    noise: float = 1e-4,
+    average: float = 0.75,
+    seed: int = 0,
+) -> EntropySgd:
+    r"""Entropy-SGD: walk around by Langevin dynamics, then descend towards where the walk was.  ``inner`` passes.
+
+    .. math::
+        w' &\leftarrow w' - \eta' \big(\nabla L(w') - \gamma (w - w')\big) + \sqrt{2\eta'}\, \varepsilon\, N(0, 1), \\
+        \mu &\leftarrow \alpha \mu + (1-\alpha)\, w', \qquad \text{descend along } w - \mu.
+
+    The result is a distance, not a gradient: the base optimizer's learning rate is the share of the way to
+    :math:`\mu` that is taken (1 jumps there; published recipes go from 1 to 0.01).
+
+    Args:
+        inner: Langevin steps (L), a pass each; 20 in the paper.
+        lr: Their learning rate :math:`\eta'`.
+        gamma: How strongly they are pulled back.
+        scoping: Growth of gamma with each step, ``gamma * (1 + scoping)**t``.
+        noise: Of the Langevin steps, :math:`\varepsilon`.
+        average: Weight of the old mean, :math:`\alpha`; the mean starts at the weights.
+        seed: Chooses the noise: the same on every rank and after a resume.
+
+    Example:
+        >>> loss = lambda w: 0.5 * (torch.tensor([1.0, 3.0]) * w["w"] ** 2).sum()
+        >>> sharpness_aware_gradient(entropy_sgd(inner=2, noise=0.0), loss, {"w": torch.tensor([1.0, -1.0])})
+        {'w': tensor([ 0.0662, -0.1837])}
+
+    References:
+        Chaudhari et al., Entropy-SGD: Biasing Gradient Descent Into Wide Valleys, ICLR 2017,
+        https://arxiv.org/abs/1611.01838
+
+    Differences:
+        The released code computes one more gradient, which it throws away, has no scoping in Python (its counter is
+        never raised), and gives every inner step a batch of its own: let the closure draw the next one for that.
+    """
+    return EntropySgd(inner, lr, gamma, scoping, noise, average, seed)
