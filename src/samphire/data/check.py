@@ -1,0 +1,150 @@
+"""Is the copy of a data set on this disk the published one?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from samphire.data import layouts
+from samphire.data.catalog import named
+from samphire.data.files import decode
+from samphire.data.layouts import DataSet, Parts, counted
+from samphire.data.sources import digest
+
+Verdict = Literal["complete", "subset", "wrong"]
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Count:
+    """The images of one group.
+
+    Attributes:
+        part: The part or domain.
+        group: The group's name, or ``all``.
+        found: How many are there.
+        official: How many the published set has.
+    """
+
+    part: str
+    group: str
+    found: int
+    official: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What :func:`check` found.
+
+    Attributes:
+        name: The data set.
+        layout: The layout it lies in.
+        place: The folder.
+        verdict: ``complete``: as published; ``subset``: no group has more images than published, some have fewer;
+            ``wrong``: it is something else.
+        counts: Group by group.
+        notes: What else there is to say, a sentence each.
+    """
+
+    name: str
+    layout: str
+    place: Path
+    verdict: Verdict
+    counts: tuple[Count, ...]
+    notes: tuple[str, ...]
+
+
+def check(
+    name: str,
+    root: str | os.PathLike[str],
+    *,
+    images: bool = False,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Checked:
+    """Which layout a data set lies in, and its images per part and group against the published numbers.
+
+    Missing and damaged files, lists and images that disagree and unknown values are errors that name the file and
+    row, as in :func:`samphire.data.load`. A copy that is known to be another set is ``wrong``.
+
+    Args:
+        name: As for :func:`samphire.data.load`.
+        root: The folder of the set, or the one above it.
+        images: Whether to decode every image too; damaged ones are named in the notes.
+        progress: Called with what is being done, how much is done and how much there is.
+    """
+    dataset = named(name)
+    layout, place = layouts.find(dataset, root)
+    parts = layout.read(place)
+    published = dataset.published(parts)
+    counts = tuple(_counts(dataset, published))
+    faults = [*_faults(dataset, published, counts), *(_damaged(parts, progress) if images else ())]
+    if faults:
+        return Checked(name, layout.name, place, "wrong", counts, tuple(faults))
+    if all(count.found == count.official for count in counts):
+        return Checked(name, layout.name, place, "complete", counts, ())
+    return Checked(name, layout.name, place, "subset", counts, tuple(_whole(counts)))
+
+
+def _counts(dataset: DataSet, parts: Parts) -> Iterator[Count]:
+    for part, official in dataset.official.items():
+        found = counted(parts[part]) if part in parts else (0,) * len(official)
+        if len(official) == 1:
+            yield Count(part, "all", sum(found), *official)
+            continue
+        names = [" ".join(values) for values in itertools.product(*next(iter(parts.values())).values.values())]
+        yield from map(Count, itertools.repeat(part), names, found, official)
+
+
+def _faults(dataset: DataSet, parts: Parts, counts: tuple[Count, ...]) -> Iterator[str]:
+    """Why a copy is not the data set nor a part of it."""
+    reason = layouts.lookalike(dataset, parts)
+    if reason:
+        yield reason
+    excess = [c for c in counts if c.found > c.official]
+    for c in excess[:1]:
+        yield (
+            f"{len(excess)} of {len(counts)} counts are above the published ones; "
+            f"{c.part} has {c.found} images of {c.group}, not {c.official}."
+        )
+    if all(c.found == c.official for c in counts):
+        for part, published in dataset.content.items():
+            if digest(parts[part]) != published:
+                yield f"the numbers of images in {part} are right, but pixels, labels or their order are not."
+
+
+def _whole(counts: tuple[Count, ...]) -> Iterator[str]:
+    """Which groups of a subset have all their images in every part."""
+    groups = dict.fromkeys(c.group for c in counts)
+    whole = [g for g in groups if all(c.found == c.official for c in counts if c.group == g)]
+    if whole:
+        yield f"All images of {', '.join(whole)} are there."
+
+
+def _damaged(parts: Parts, progress: Callable[[str, int, int], None]) -> Iterator[str]:
+    """The images that cannot be decoded; arrays have none."""
+    encoded = [split.images for split in parts.values() if hasattr(split.images, "read")]
+    total, done, damaged = sum(map(len, encoded)), 0, 0
+    with ThreadPoolExecutor() as threads:
+        for images in encoded:
+            for fault in threads.map(partial(_fault, images), range(len(images))):
+                done += 1
+                progress("Decoding", done, total)
+                damaged += fault is not None
+                if fault is not None and damaged <= MOST_NAMED:
+                    yield fault
+    if damaged > MOST_NAMED:
+        yield f"{damaged - MOST_NAMED} more images cannot be decoded."
+
+
+def _fault(images: Any, i: int) -> str | None:
+    try:
+        decode(images.read(i), images.name(i))
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None

@@ -1,0 +1,245 @@
+"""PACS, VLCS and OfficeHome: the same classes in four domains, arranged for transfer to one of them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samphire.data.files import Files
+from samphire.data.layouts import DataSet, Layout, Parts, same_name
+from samphire.data.parquet import Columns, hugging_face
+from samphire.data.split import Split
+
+IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+
+ANIMALS = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+SCENES = ("bird", "car", "chair", "dog", "person")
+OFFICE = (
+    "Alarm_Clock", "Backpack", "Batteries", "Bed", "Bike", "Bottle", "Bucket", "Calculator", "Calendar", "Candles",
+    "Chair", "Clipboards", "Computer", "Couch", "Curtains", "Desk_Lamp", "Drill", "Eraser", "Exit_Sign", "Fan",
+    "File_Cabinet", "Flipflops", "Flowers", "Folder", "Fork", "Glasses", "Hammer", "Helmet", "Kettle", "Keyboard",
+    "Knives", "Lamp_Shade", "Laptop", "Marker", "Monitor", "Mop", "Mouse", "Mug", "Notebook", "Oven", "Pan",
+    "Paper_Clip", "Pen", "Pencil", "Postit_Notes", "Printer", "Push_Pin", "Radio", "Refrigerator", "Ruler",
+    "Scissors", "Screwdriver", "Shelf", "Sink", "Sneakers", "Soda", "Speaker", "Spoon", "TV", "Table", "Telephone",
+    "ToothBrush", "Toys", "Trash_Can", "Webcam",
+)  # fmt: skip
+
+
+def read_folders(place: Path, classes: tuple[str, ...], domains: tuple[str, ...]) -> Parts:
+    """Images in ``domain/class/`` folders as one part, in the order of domain, class and file name.
+
+    Args:
+        place: The folder of the domains.
+        classes: Those of the set; another folder is an error.
+        domains: Those of the set; other folders are left alone.
+    """
+    paths: list[str] = []
+    found: list[tuple[int, int]] = []
+    of_domain = {same_name(name): i for i, name in enumerate(domains)}
+    of_class = {same_name(name): i for i, name in enumerate(classes)}
+    inside = [domain for domain in place.iterdir() if domain.is_dir() and same_name(domain.name) in of_domain]
+    for folder in (f for domain in inside for f in domain.iterdir() if f.is_dir()):
+        if same_name(folder.name) not in of_class:
+            raise ValueError(f"{folder} is none of the classes {', '.join(classes)}; move it away.")
+        names = sorted(name for name in os.listdir(folder) if PurePath(name).suffix.lower() in IMAGES)
+        paths += [os.path.join(folder, name) for name in names]
+        found += [(of_domain[same_name(folder.parent.name)], of_class[same_name(folder.name)])] * len(names)
+    if not paths:
+        raise FileNotFoundError(f"{place} has the folders of the domains but no images in them; unpack it anew.")
+    return _ordered(Files(paths), np.array(found), classes, domains)
+
+
+def arrange(
+    parts: Parts, target: str | None = None, seed: int = 0, lists: str | os.PathLike[str] | None = None
+) -> Parts:
+    """Split a set for transfer: training on all domains but the target, probing on the target.
+
+    In each class of each domain a fifth is held out for testing, and a tenth of the rest for validation; the rest
+    of the target, its validation part included, is ``target_train``. The choice depends on the seed and on the order
+    of file names alone: neither the target nor a library's random numbers change it.
+
+    Args:
+        parts: What was read.
+        target: The domain to transfer to.
+        seed: Of the choice.
+        lists: A folder with PACS's own ``<domain>_train_kfold.txt`` and ``<domain>_crossval_kfold.txt``; the
+            latter then are the images held out for testing, and the seed only chooses the validation part.
+
+    Returns:
+        ``train``, ``val`` and ``test`` of the other domains, ``target_train`` and ``target_test``; together all
+        images. The ids are those of the whole set, the same in each arrangement.
+
+    References:
+        Springer, Nagarajan, Raghunathan, ICLR 2024, appendix F.
+
+    Differences:
+        The paper speaks of the standard splits, which OfficeHome does not have.
+    """
+    whole = parts["all"]
+    names, domain = whole.values["domain"], whole.features["domain"]
+    known = {same_name(name): i for i, name in enumerate(names)}
+    if target is None or same_name(target) not in known:
+        raise ValueError(f"target must be one of the domains {', '.join(names)}, got {target!r}.")
+    everywhere = np.ones(len(whole), bool)
+    held = _chosen(whole, everywhere, 0.2, f"test:{seed}") if lists is None else _listed(whole, Path(lists))
+    val = _chosen(whole, ~held, 0.1, f"val:{seed}")
+    there = domain == known[same_name(target)]
+    chosen = {
+        "train": ~there & ~held & ~val,
+        "val": ~there & val,
+        "test": ~there & held,
+        "target_train": there & ~held,
+        "target_test": there & held,
+    }
+    return {name: whole.subset(np.flatnonzero(mask)) for name, mask in chosen.items()}
+
+
+def manifest(splits: Mapping[str, Split]) -> str:
+    """Which image is in which split, as CSV with the columns split, id, domain, class and image.
+
+    Args:
+        splits: From :func:`arrange`.
+    """
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["split", "id", "domain", "class", "image"])
+    for part, split in splits.items():
+        for i, (number, d, c) in enumerate(zip(split.ids, split.features["domain"], split.label, strict=True)):
+            rows.writerow([part, number, split.values["domain"][d], split.classes[c], _short(split.images.name(i))])
+    return text.getvalue()
+
+
+def by_domain(parts: Parts) -> Parts:
+    """The domains as parts, their groups the classes."""
+    whole = parts["all"]
+    only = replace(whole, features={"class": whole.label}, values={"class": whole.classes})
+    return {name: only.subset(whole.features["domain"] == d) for d, name in enumerate(whole.values["domain"])}
+
+
+def _ordered(images: object, found: NDArray[np.int64], classes: tuple[str, ...], domains: tuple[str, ...]) -> Parts:
+    """One part with features class and domain, sorted by domain and class; the rest of the order is kept."""
+    domain, label = found.T
+    features = {"class": label, "domain": domain}
+    whole = Split(images, label, features, classes=classes, values={"class": classes, "domain": domains})
+    whole = whole.subset(np.lexsort((label, domain)))
+    return {"all": replace(whole, ids=np.arange(len(whole)))}
+
+
+def _merged(parts: Parts, classes: tuple[str, ...], domains: tuple[str, ...]) -> Parts:
+    """The single part of a Hugging Face repository, sorted as the folders are."""
+    split = parts["train"]
+    return _ordered(split.images, np.stack([split.features["domain"], split.label], 1), classes, domains)
+
+
+def _chosen(whole: Split, among: NDArray[np.bool_], share: float, purpose: str) -> NDArray[np.bool_]:
+    """A share of each class of each domain: those whose place in it has the smallest hash."""
+    chosen = np.zeros(len(whole), bool)
+    for group in np.unique(whole.group):
+        rows = np.flatnonzero((whole.group == group) & among)
+        keys = [hashlib.sha256(f"{purpose}:{group}:{k}".encode()).digest() for k in range(len(rows))]
+        chosen[rows[np.argsort(keys)[: round(share * len(rows))]]] = True
+    return chosen
+
+
+def _listed(whole: Split, folder: Path) -> NDArray[np.bool_]:
+    """Which images PACS's own lists hold out; every image must be in one of them."""
+    held: dict[str, int] = {}
+    for domain in whole.values["domain"]:
+        for kind, test in (("train", 0), ("crossval", 1)):
+            path = folder / f"{domain}_{kind}_kfold.txt"
+            if not path.exists():
+                raise FileNotFoundError(f"{path} is missing; it comes with the PACS archive, or leave out lists.")
+            held |= {line.split()[0]: test for line in path.read_text().splitlines() if line.strip()}
+    names = [_short(whole.images.name(i)) for i in range(len(whole))]
+    unlisted = [name for name in names if name not in held]
+    if unlisted:
+        raise ValueError(f"{unlisted[0]} and {len(unlisted) - 1} others are in none of the lists in {folder}.")
+    return np.array([held[name] for name in names], bool)
+
+
+def _short(name: str) -> str:
+    """``domain/class/file``."""
+    return "/".join(PurePath(name).parts[-3:])
+
+
+def _folders(
+    names: tuple[str, ...], files: tuple[str, ...], classes: tuple[str, ...], domains: tuple[str, ...]
+) -> Layout:
+    return Layout("DomainBed folders", names, files, partial(read_folders, classes=classes, domains=domains))
+
+
+def _parquet(repository: str, classes: tuple[str, ...], domains: tuple[str, ...]) -> Layout:
+    features: dict[str, dict[str, int | None]] = {"class": {"label": None}, "domain": {"domain": None}}
+    columns = Columns(("image",), features, {"class": classes, "domain": domains})
+    return hugging_face(
+        (repository,), ("data",), ("train-*.parquet",), columns, partial(_merged, classes=classes, domains=domains)
+    )
+
+
+_PACS = ("art_painting", "cartoon", "photo", "sketch")
+_VLCS = ("Caltech101", "LabelMe", "SUN09", "VOC2007")
+_OFFICE = ("Art", "Clipart", "Product", "Real World")
+
+PACS = DataSet(
+    name="pacs",
+    about="Animals, people and things as photos, art, cartoons and sketches",
+    groups="7 classes x 4 domains",
+    size="0.2 GB",
+    sources=("github.com/facebookresearch/DomainBed (PACS.zip)", "Hugging Face flwrlabs/pacs"),
+    layouts=(
+        _folders(("PACS", "pacs", "kfold", "PACS/kfold", "."), _PACS, ANIMALS, _PACS),
+        _parquet("flwrlabs/pacs", ANIMALS, _PACS),
+    ),
+    official={
+        "art_painting": (379, 255, 285, 184, 201, 295, 449),
+        "cartoon": (389, 457, 346, 135, 324, 288, 405),
+        "photo": (189, 202, 182, 186, 199, 280, 432),
+        "sketch": (772, 740, 753, 608, 816, 80, 160),
+    },
+    published=by_domain,
+    arrange=arrange,
+)
+VLCS = DataSet(
+    name="vlcs",
+    about="Animals, people and things from four collections of photos",
+    groups="5 classes x 4 domains",
+    size="3.6 GB",
+    sources=("github.com/facebookresearch/DomainBed (VLCS.tar.gz)",),
+    layouts=(_folders(("VLCS", "vlcs", "."), _VLCS, SCENES, _VLCS),),
+    official={
+        "Caltech101": (237, 123, 118, 67, 870),
+        "LabelMe": (80, 1209, 88, 42, 1237),
+        "SUN09": (20, 932, 1036, 30, 1264),
+        "VOC2007": (330, 699, 428, 420, 1499),
+    },
+    published=by_domain,
+    arrange=arrange,
+)
+OFFICEHOME = DataSet(
+    name="officehome",
+    about="Things in office and home as art, clipart, products and photos",
+    groups="65 classes x 4 domains",
+    size="1.1 GB",
+    sources=("www.hemanthdv.org/officeHomeDataset.html", "Hugging Face flwrlabs/office-home"),
+    layouts=(
+        _folders(
+            ("office_home", "OfficeHomeDataset_10072016", "OfficeHome", "office-home", "."),
+            ("Art", "Clipart", "Product", "Real*World"),
+            OFFICE,
+            _OFFICE,
+        ),
+        _parquet("flwrlabs/office-home", OFFICE, _OFFICE),
+    ),
+    official={"Art": (2427,), "Clipart": (4365,), "Product": (4439,), "Real World": (4357,)},
+    published=by_domain,
+    arrange=arrange,
+)

@@ -1,0 +1,295 @@
+"""CelebA and Waterbirds: a label, an attribute that goes with it, and the four groups they make.
+
+Every layout but Hugging Face's is a list of rows in one or two text files beside a folder of images; :class:`Lists`
+says which columns mean what, and :func:`read` reads them all.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samphire.data.files import Files
+from samphire.data.layouts import DataSet, Layout, Parts, coded
+from samphire.data.parquet import Columns, hugging_face
+from samphire.data.split import Split
+
+PARTS = ("train", "val", "test")  # written 0, 1, 2
+HAIR = {"blond": ("not blond", "blond"), "male": ("female", "male")}
+BIRDS = {"bird": ("landbird", "waterbird"), "place": ("land", "water")}
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Where the rows of a layout are listed.
+
+    Args:
+        files: The lists; where there are two, they are joined on the image.
+        image: The column with the image's file name.
+        part: The column with 0, 1 or 2 for train, val or test.
+        features: The column of each feature, or the names it goes by; the first feature is the label.
+        folders: Where the images may be, the first that has the first image is taken.
+    """
+
+    files: tuple[str, ...]
+    image: str
+    part: str
+    features: Mapping[str, tuple[str, ...]]
+    folders: tuple[str, ...] = (".",)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A text file of rows, by column.
+
+    Args:
+        path: The file.
+        first: The line of the first row, counted from 1.
+        columns: The values of those that were asked for, as text.
+        header: The names of all columns.
+    """
+
+    path: Path
+    first: int
+    columns: Mapping[str, list[str]]
+    header: tuple[str, ...]
+
+    def line(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return f"{self.path} line {self.first + row}"
+
+    def column(self, name: str) -> list[str]:
+        """One that must be there."""
+        if name not in self.columns:
+            raise ValueError(f"{self.path} has no column {name}, only {', '.join(self.header)}.")
+        return self.columns[name]
+
+
+def read(place: Path, lists: Lists, values: Mapping[str, tuple[str, ...]]) -> Parts:
+    """The parts of a listed set; every image that is listed must be there, but none is opened.
+
+    Args:
+        place: The folder of the lists.
+        lists: What they are called and what is in them.
+        values: The names of each feature's values.
+    """
+    wanted = {lists.image, lists.part, *chain(*lists.features.values())}
+    tables = [read_list(place / name, wanted) for name in lists.files]
+    orders = [_matched(tables[0], table, lists.image) for table in tables]
+
+    def column(what: str, names: Collection[str], codes: Mapping[str, int]) -> NDArray[np.int64]:
+        """The first of some columns that is there, in the order of the first list."""
+        for table, order in zip(tables, orders, strict=True):
+            for name in names:
+                if name in table.columns:
+                    return coded(what, table.columns[name], codes, table.line)[order]
+        raise ValueError(f"{tables[0].path} has no column {' or '.join(names)}, only {', '.join(tables[0].header)}.")
+
+    features = {name: column(name, columns, {"-1": 0, "0": 0, "1": 1}) for name, columns in lists.features.items()}
+    part = column("split", [lists.part], {"0": 0, "1": 1, "2": 2})
+    images = Files(_present(tables[0], lists.image, [place / folder for folder in lists.folders]))
+    label, *_ = features
+    whole = Split(images, features[label], features, classes=values[label], values=values)
+    chosen = {name: np.flatnonzero(part == k) for k, name in enumerate(PARTS)}
+    return {name: replace(whole.subset(rows), ids=np.arange(len(rows))) for name, rows in chosen.items()}
+
+
+def read_list(path: Path, wanted: Collection[str]) -> Listed:
+    """Some columns of a list: CSV with a header, or CelebA's text with a count, the names and rows of words.
+
+    Args:
+        path: Ends with ``.csv``, or is one of CelebA's ``.txt`` files.
+        wanted: The columns to keep; CelebA has 200 000 rows of 41.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file) if path.suffix == ".csv" else (line.split() for line in file)
+            return _listed(path, (row for row in rows if row), wanted)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is not a list in text ({error}); get it anew.") from None
+
+
+def _listed(path: Path, rows: Iterator[list[str]], wanted: Collection[str]) -> Listed:
+    start, count, first = next(rows, []), None, 2
+    if path.suffix == ".csv":
+        header = start
+    elif len(start) == 1 and start[0].isdigit():
+        count, header, first = int(start[0]), ["image_id", *next(rows, [])], 3
+    else:
+        header, first, rows = ["image_id", "partition"], 1, chain([start], rows)
+    kept = [(header.index(name), name) for name in wanted if name in header]
+    columns: dict[str, list[str]] = {name: [] for _, name in kept}
+    total = 0
+    for total, row in enumerate(rows, 1):
+        if len(row) != len(header):
+            line = first + total - 1
+            raise ValueError(f"{path} line {line} has {len(row)} entries for {len(header)} columns; get it anew.")
+        for i, name in kept:
+            columns[name].append(row[i])
+    if not total or total != (count or total):
+        promised = f"the {count} rows its first line promises" if count else "one row or more"
+        raise ValueError(f"{path} holds {total} rows instead of {promised}; get it anew.")
+    return Listed(path, first, columns, tuple(header))
+
+
+def _matched(first: Listed, other: Listed, image: str) -> NDArray[np.int64]:
+    """Which row of a list is about the image in each row of the first list; each lists every image once."""
+    rows = [{name: row for row, name in enumerate(listed.column(image))} for listed in (first, other)]
+    for here, mine, there, theirs in ((first, rows[0], other, rows[1]), (other, rows[1], first, rows[0])):
+        for row, name in enumerate(here.column(image)):
+            if mine[name] != row:
+                raise ValueError(f"{here.line(mine[name])} lists {name} again, after line {here.first + row}.")
+            if name not in theirs:
+                raise ValueError(f"{here.line(row)} lists {name}, which {there.path} lacks; get both anew.")
+    return np.array([rows[1][name] for name in rows[0]], np.int64)
+
+
+def _present(listed: Listed, image: str, folders: list[Path]) -> list[str]:
+    """The path of every image; one look into each folder instead of one at each file."""
+    names = listed.column(image)
+    folder = next((f for f in folders if (f / names[0]).exists()), folders[0])
+    parents = [os.path.split(name) for name in names]
+    inside = {parent: _listing(folder, parent) for parent in {parent for parent, _ in parents}}
+    lost = [row for row, (parent, base) in enumerate(parents) if base not in inside[parent]]
+    if lost:
+        raise FileNotFoundError(
+            f"{listed.line(lost[0])} lists {names[lost[0]]}, which is not in {folder}, "
+            f"nor are {len(lost) - 1} others that are listed; unpack the images there."
+        )
+    return [os.path.join(folder, name) for name in names]
+
+
+def _listing(folder: Path, parent: str) -> set[str]:
+    """The files in a folder; none for one outside of the data set's own."""
+    if os.path.isabs(parent) or ".." in Path(parent).parts or not (folder / parent).is_dir():
+        return set()
+    return set(os.listdir(folder / parent))
+
+
+# The layouts. CelebA's image folder is doubled by some archives.
+
+_PARQUET = ("train-*.parquet", "val*-*.parquet", "test-*.parquet")
+_FACES = ("img_align_celeba/img_align_celeba", "img_align_celeba", ".")
+_ATTRIBUTES = {"blond": ("Blond_Hair",), "male": ("Male",)}
+
+
+def _celeba(name: str, folders: tuple[str, ...], lists: Lists, *images: str) -> Layout:
+    return Layout(name, folders, (*lists.files, *images), partial(read, lists=lists, values=HAIR))
+
+
+def _celeba_lists(end: str) -> Lists:
+    files = (f"list_attr_celeba.{end}", f"list_eval_partition.{end}")
+    return Lists(files, "image_id", "partition", _ATTRIBUTES, _FACES)
+
+
+def _subpopbench(file: str, features: Mapping[str, tuple[str, ...]], *folders: str) -> Lists:
+    return Lists((file,), "filename", "split", features, folders)
+
+
+_DFR = Lists(
+    ("metadata.csv",), "img_filename", "split", {"blond": ("y",), "male": ("place", "spurious")}, _FACES
+)  # fmt: skip
+_SUBPOP_FACES = {"blond": ("y",), "male": ("a",)}
+
+CELEBA = DataSet(
+    name="celeba",
+    about="Faces; the label is blond hair, which goes with being female",
+    groups="blond x male",
+    size="1.4 GB",
+    sources=(
+        "mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+        "Kaggle jessicali9530/celeba-dataset",
+        "Hugging Face flwrlabs/celeba",
+    ),
+    layouts=(
+        _celeba("WILDS", ("celebA_v1.0",), _celeba_lists("csv"), "img_align_celeba"),
+        _celeba("group_DRO", ("celebA/data",), _celeba_lists("csv"), "img_align_celeba"),
+        _celeba("torchvision", ("celeba", "celebA", "CelebA", "."), _celeba_lists("txt"), "img_align_celeba"),
+        _celeba(
+            "Kaggle",
+            ("celeba", "celebA", "CelebA", "celeba-dataset", "data", "."),
+            _celeba_lists("csv"),
+            "img_align_celeba",
+        ),
+        _celeba(
+            "SubpopBench",
+            ("celeba", "."),
+            _subpopbench("metadata_celeba.csv", _SUBPOP_FACES, *_FACES, *(f"celeba/{f}" for f in _FACES)),
+        ),
+        _celeba(
+            "DFR metadata.csv",
+            ("celeba", "celebA", "CelebA", "img_align_celeba", "celeba/img_align_celeba", "."),
+            _DFR,
+        ),
+        hugging_face(
+            ("flwrlabs/celeba", "eurecom-ds/celeba"),
+            ("img_align+identity+attr", "data"),
+            _PARQUET,
+            Columns(
+                ("image",),
+                {"blond": {"Blond_Hair": None, "attributes": 9}, "male": {"Male": None, "attributes": 20}},
+                HAIR,
+            ),
+        ),
+    ),
+    official={
+        "train": (71629, 66874, 22880, 1387),
+        "val": (8535, 8276, 2874, 182),
+        "test": (9767, 7535, 2480, 180),
+    },
+)
+
+_BIRDS = "waterbird_complete95_forest2water2"
+_METADATA = Lists(("metadata.csv",), "img_filename", "split", {"bird": ("y",), "place": ("place", "spurious")})
+_LOOKALIKE = (
+    "its metadata.csv is a look-alike of Waterbirds, with the same sizes of the splits but other groups (3525, 186, "
+    "54 and 1030 in train, where Waterbirds has 3498, 184, 56 and 1057); numbers on it compare with no published "
+    "ones, so take metadata.csv from the original archive."
+)
+_SUBPOP_BIRDS = {"bird": ("y",), "place": ("a",)}
+
+
+def _waterbirds(name: str, folders: tuple[str, ...], lists: Lists = _METADATA) -> Layout:
+    return Layout(name, folders, lists.files, partial(read, lists=lists, values=BIRDS))
+
+
+WATERBIRDS = DataSet(
+    name="waterbirds",
+    about="Birds pasted on landscapes; the label is the bird, which goes with the place",
+    groups="bird x place",
+    size="0.5 GB",
+    sources=(
+        f"nlp.stanford.edu/data/dro/{_BIRDS}.tar.gz (github.com/kohpangwei/group_DRO)",
+        "Hugging Face grodino/waterbirds",
+    ),
+    layouts=(
+        _waterbirds("WILDS", ("waterbirds_v1.0",)),
+        _waterbirds("group_DRO", (f"cub/data/{_BIRDS}", f"data/{_BIRDS}", f"cub/{_BIRDS}")),
+        _waterbirds(
+            "SubpopBench",
+            ("waterbirds", "."),
+            _subpopbench("metadata_waterbirds.csv", _SUBPOP_BIRDS, _BIRDS, f"waterbirds/{_BIRDS}"),
+        ),
+        _waterbirds("DFR metadata.csv", (_BIRDS, f"waterbirds/{_BIRDS}", "waterbirds", ".")),
+        hugging_face(
+            ("grodino/waterbirds",),
+            ("data",),
+            _PARQUET,
+            Columns(("image",), {"bird": {"label": None}, "place": {"place": None}}, BIRDS),
+        ),
+    ),
+    official={
+        "train": (3498, 184, 56, 1057),
+        "val": (467, 466, 133, 133),
+        "test": (2255, 2255, 642, 642),
+    },
+    lookalikes={("train", (3525, 186, 54, 1030)): _LOOKALIKE},
+)

@@ -1,0 +1,226 @@
+"""Data sets as Hugging Face stores them: parquet files with encoded images in one column."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samphire.data.layouts import Layout, Parts, coded, same_name
+from samphire.data.split import Split
+
+PARTS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
+
+
+class ParquetImages:
+    """Encoded images in the rows of parquet files, with the interface of :class:`samphire.data.files.Files`.
+
+    A row group is read as a whole and the last ones are kept, so reading in order costs one pass over the files.
+
+    Args:
+        files: The parquet files, in order.
+        column: The images: bytes, or a struct with ``bytes`` in it.
+    """
+
+    def __init__(self, files: Sequence[Path], column: str) -> None:
+        self._files, self._column = tuple(files), column
+        self._rows = np.concatenate([_numbered(k, _row_groups(path)) for k, path in enumerate(files)])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, chosen: NDArray[Any] | slice) -> ParquetImages:
+        some = object.__new__(ParquetImages)
+        some.__dict__ = self.__dict__ | {"_rows": self._rows[chosen]}
+        return some
+
+    def __repr__(self) -> str:
+        return f"ParquetImages({len(self)} images)"
+
+    def name(self, i: int) -> str:
+        """The file and row of image ``i``, for messages."""
+        return f"{self._files[self._rows[i, 0]]} row {self._rows[i, 3]}"
+
+    def stamp(self, i: int) -> str:
+        """What changes when image ``i`` does: its row, and the path, size and time of modification of its file."""
+        path = self._files[self._rows[i, 0]]
+        status = os.stat(path)
+        return f"{path.absolute()} {status.st_size} {status.st_mtime_ns} {self._rows[i, 3]}"
+
+    def read(self, i: int) -> bytes:
+        """The bytes of image ``i``, still encoded."""
+        file, group, row, _ = self._rows[i].tolist()
+        path = self._files[file]
+        value = _images(path, os.stat(path).st_mtime_ns, group, self._column)[row].as_py()
+        data = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(data, bytes):
+            raise ValueError(f"{self.name(i)} holds no image in column {self._column!r}; get the file anew.")
+        return data
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a set's parquet files mean.
+
+    Args:
+        images: The names that the column of encoded images goes by.
+        features: For each feature the names its column goes by, with a position where that column holds vectors;
+            the first feature is the label.
+        values: The names of each feature's values.
+    """
+
+    images: tuple[str, ...]
+    features: Mapping[str, Mapping[str, int | None]]
+    values: Mapping[str, tuple[str, ...]]
+
+
+def hugging_face(
+    repositories: tuple[str, ...],
+    folders: tuple[str, ...],
+    files: tuple[str, ...],
+    columns: Columns,
+    finish: Callable[[Parts], Parts] = lambda parts: parts,
+) -> Layout:
+    """The layout of Hugging Face repositories of parquet files: a clone of one, its cache, or the files alone.
+
+    Args:
+        repositories: Each as ``owner/name``.
+        folders: Those of the repositories that may hold the files.
+        files: Patterns of the files that must be there, one for each part.
+        columns: What is in them.
+        finish: Done to the parts that were read.
+    """
+    clones = [
+        clone
+        for repository in repositories
+        for owner, name in [repository.split("/")]
+        for clone in (name, repository, f"datasets--{owner}--{name}/snapshots/*")
+    ]
+    places = [f"{clone}/{folder}" for clone in [*clones, "."] for folder in folders]
+    return Layout("Hugging Face parquet", (*places, *clones, "."), files, lambda place: finish(read(place, columns)))
+
+
+def read(place: Path, columns: Columns) -> Parts:
+    """The parts of a set in the parquet files of a folder; the images stay in the files, encoded."""
+    shards: dict[str, list[Path]] = {part: [] for part in dict.fromkeys(PARTS.values())}
+    for path in sorted(place.glob("*.parquet")):
+        part = path.name.partition("-")[0]
+        if part not in PARTS:
+            raise ValueError(f"{path} is of split {part!r}, which is none of {', '.join(PARTS)}; move it away.")
+        shards[PARTS[part]].append(path)
+    for files in shards.values():
+        _check_whole(files)
+    return {part: _split(files, columns) for part, files in shards.items() if files}
+
+
+def _split(files: list[Path], columns: Columns) -> Split:
+    there = _columns(files[0])
+    images = ParquetImages(files, _first(files[0], columns.images, there))
+    found = {feature: _first(files[0], names, there) for feature, names in columns.features.items()}
+    table, names = _values(files, sorted(set(found.values())))
+    features = {}
+    for feature, column in found.items():
+        values = _entries(files[0], column, table[column], columns.features[feature][column])
+        features[feature] = coded(column, values, _codes(names.get(column), columns.values[feature]), images.name)
+    label, *_ = features
+    return Split(images, features[label], features, classes=columns.values[label], values=columns.values)
+
+
+def _entries(path: Path, column: str, values: list[Any], position: int | None) -> list[Any]:
+    """The values, or those at one position where they are vectors; spelling of names does not count."""
+    try:
+        values = values if position is None else [vector[position] for vector in values]
+    except (TypeError, LookupError):
+        raise ValueError(f"{path}: column {column} has a row without an entry {position}; get it anew.") from None
+    return [same_name(value) if isinstance(value, str) else value for value in values]
+
+
+def _first(path: Path, names: Iterable[str], there: list[str]) -> str:
+    for name in names:
+        if name in there:
+            return name
+    raise ValueError(
+        f"{path} has no column {' or '.join(names)}, only {', '.join(there)}; it is of another data set."
+    )
+
+
+def _codes(names: list[str] | None, values: tuple[str, ...]) -> dict[Any, int]:
+    """The integer for each value in a file: by name where the file has the names we know, else as it is."""
+    known = {same_name(value): i for i, value in enumerate(values)}
+    renamed = [known.get(same_name(name), -1) for name in names or ()]
+    numbers = dict(enumerate(renamed if renamed and -1 not in renamed else range(len(values))))
+    return numbers | known | ({-1: 0} if len(values) == 2 else {})
+
+
+def _check_whole(files: list[Path]) -> None:
+    """Refuse a part of which a shard is missing: ``train-00001-of-00004`` says how many there are."""
+    for path in files:
+        if (found := re.search(r"-of-(\d+)", path.name)) and int(found[1]) != len(files):
+            raise FileNotFoundError(
+                f"{path.parent} has {len(files)} of the {int(found[1])} files of {path.name}; get the others."
+            )
+
+
+def _numbered(file: int, sizes: list[int]) -> NDArray[np.int64]:
+    """For each row of a file: the file, the row group, the row within the group, the row within the file."""
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    row = np.arange(len(group))
+    return np.stack([np.full_like(row, file), group, row - np.cumsum([0, *sizes])[group], row], 1)
+
+
+# Reading files; everything that touches pyarrow
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError(f"reading {path} needs pyarrow; pip install 'samphire[parquet]'.") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (ValueError, OSError) as error:  # what pyarrow raises for damaged files
+        raise ValueError(f"{path} cannot be read as parquet ({error}); get it anew.") from None
+
+
+def _row_groups(path: Path) -> list[int]:
+    with _opened(path) as file:
+        return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+
+
+def _columns(path: Path) -> list[str]:
+    with _opened(path) as file:
+        return list(file.schema_arrow.names)
+
+
+@functools.lru_cache(maxsize=4)
+def _images(path: Path, changed: int, group: int, column: str) -> Any:
+    """The images of a row group; a file that has changed since is read anew."""
+    with _opened(path) as file:
+        return file.read_row_group(group, columns=[column]).column(column)
+
+
+def _values(files: list[Path], columns: list[str]) -> tuple[dict[str, list[Any]], dict[str, list[str]]]:
+    """The values of columns, and the names of their classes where the files have them."""
+    values: dict[str, list[Any]] = {column: [] for column in columns}
+    names: dict[str, list[str]] = {}
+    for path in files:
+        with _opened(path) as file:
+            table = file.read(columns=columns)
+            about = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        described = about.get("info", {}).get("features", {})
+        for column in columns:
+            values[column] += table.column(column).to_pylist()
+            if "names" in described.get(column, {}):
+                names[column] = described[column]["names"]
+    return values, names

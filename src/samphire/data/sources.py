@@ -1,0 +1,276 @@
+"""MNIST, Fashion-MNIST and CIFAR-10 as arrays, from the files they are published in."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import os
+import pickle
+import zlib
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samphire.data import layouts
+from samphire.data.files import decode
+from samphire.data.layouts import DataSet, Layout, Parts
+from samphire.data.parquet import Columns, hugging_face
+from samphire.data.split import Split
+
+DIGITS = tuple("0123456789")
+CLOTHES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+IDX = {"train": "train", "test": "t10k"}
+BATCHES = {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)}
+
+
+def mnist(root: str | os.PathLike[str]) -> Parts:
+    """MNIST: ``train`` and ``test``, images of shape (n, 1, 28, 28).
+
+    Args:
+        root: The folder with the four idx files, gzipped or not, or with the parquet files; or one above it.
+    """
+    return layouts.read(MNIST, root)[2]
+
+
+def fashion_mnist(root: str | os.PathLike[str]) -> Parts:
+    """Fashion-MNIST: ``train`` and ``test``, images of shape (n, 1, 28, 28).
+
+    Args:
+        root: The folder with the four idx files, gzipped or not, or with the parquet files; or one above it.
+    """
+    return layouts.read(FASHION_MNIST, root)[2]
+
+
+def cifar10(root: str | os.PathLike[str]) -> Parts:
+    """CIFAR-10, whole or restricted to some classes: ``train`` and ``test``, images of shape (n, 3, 32, 32).
+
+    Args:
+        root: The folder ``cifar-10-batches-py`` or that of the parquet files; or one above it.
+    """
+    return layouts.read(CIFAR10, root)[2]
+
+
+def digest(split: Split) -> str:
+    r"""The MD5 sum of a part's labels and pixels in their order, whatever files they came in.
+
+    Example:
+        >>> one = Split(np.zeros((1, 1, 2, 2), np.uint8), np.array([3]), {})
+        >>> digest(one) == hashlib.md5(b"\3" + bytes(4)).hexdigest()
+        True
+    """
+    summed = hashlib.md5(split.label.astype(np.uint8).tobytes())
+    summed.update(np.ascontiguousarray(split.images).data)
+    return summed.hexdigest()
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """The array of unsigned bytes in an idx file, gzipped or not.
+
+    The header is two zero bytes, an 8 (for unsigned bytes), the number of axes, and four bytes for each length.
+
+    Args:
+        path: The file.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} cannot be unpacked ({error}); get it anew.") from None
+    axes = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
+    if not axes or len(data) < 4 + 4 * axes:
+        raise ValueError(f"{path} is not an idx file of bytes; get it anew.")
+    shape = tuple(np.frombuffer(data, ">u4", axes, 4).tolist())
+    held, promised = len(data) - 4 - 4 * axes, math.prod(shape)
+    if held != promised:
+        row = held * shape[0] // promised if 0 < held < promised else 0
+        raise ValueError(
+            f"{path} holds {held} bytes of the {promised} its header promises, whole up to row {row} of {shape[0]}; "
+            "get it anew."
+        )
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def write_idx(path: Path, array: NDArray[np.uint8]) -> None:
+    """Store an array of bytes as an idx file; :func:`read_idx` is the other way."""
+    path.write_bytes(bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
+
+
+# What a pickled array is made of, as functions that build arrays and do nothing else. The shape that is given to
+# ``_reconstruct`` is left out (the state that follows sets it), so a file cannot ask for memory it does not fill.
+_ARRAY: dict[tuple[str, str], Any] = {
+    ("multiarray", "_reconstruct"): lambda kind, shape, code: np.ndarray((0,), np.uint8),
+    ("numeric", "_frombuffer"): lambda data, dtype, shape, order: np.frombuffer(data, dtype).reshape(shape),
+    ("numpy", "ndarray"): "ndarray",
+    ("numpy", "dtype"): lambda code, align=False, copy=False: np.dtype(code),
+    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),
+}
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Rebuilds plain containers and NumPy arrays and refuses everything else: a file cannot run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        package, _, rest = module.rpartition(".")
+        if package in ("", "numpy.core", "numpy._core") and (rest, name) in _ARRAY:
+            return _ARRAY[rest, name]
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no part of an array")
+
+
+def read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images, shape (n, 3, 32, 32), and labels of one pickled CIFAR-10 batch; no code in the file is run.
+
+    Args:
+        path: The file, whole or restricted to some of the classes.
+    """
+    try:
+        with path.open("rb") as file:
+            batch = _ArraysOnly(file, encoding="latin1").load()
+        data, label = np.asarray(batch["data"]), np.asarray(batch["labels"])
+        if data.dtype != np.uint8 or data.shape != (len(label), 3072):
+            raise ValueError(f"its data are {data.dtype} of shape {data.shape} for {len(label)} labels")
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle can raise anything
+        raise ValueError(f"{path} is not a CIFAR-10 batch ({error}); get it anew.") from None
+    return data.reshape(-1, 3, 32, 32), _labels(label, len(OBJECTS), path)
+
+
+def write_batches(folder: Path, parts: Parts) -> None:
+    """Store CIFAR-10 as its five training batches and one test batch; :func:`cifar10` is the other way."""
+    for part, names in BATCHES.items():
+        rows = np.array_split(np.arange(len(parts[part])), len(names))
+        for name, chosen in zip(names, rows, strict=True):
+            some = parts[part].subset(chosen)
+            batch = {"labels": some.label.tolist(), "data": some.images.reshape(len(some), 3072)}
+            (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
+
+
+def labelled(images: NDArray[np.uint8], label: NDArray[np.int64], feature: str, classes: tuple[str, ...]) -> Split:
+    """A Split whose only feature is its label."""
+    return Split(images, label, {feature: label}, classes=classes, values={feature: classes})
+
+
+def _labels(label: NDArray[Any], classes: int, path: Path) -> NDArray[np.int64]:
+    wrong = (label < 0) | (label >= classes)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(f"{path} row {row}: the label is {label[row]}, which is not in 0 to {classes - 1}.")
+    return label.astype(np.int64)
+
+
+def _read_idx_parts(folder: Path, feature: str, classes: tuple[str, ...]) -> Parts:
+    parts = {}
+    for part, stem in IDX.items():
+        image_path, label_path = (_idx_file(folder, stem, kind) for kind in ("images-idx3", "labels-idx1"))
+        images, label = read_idx(image_path), read_idx(label_path)
+        if images.shape != (label.size, 28, 28):
+            raise ValueError(f"{image_path} holds {images.shape} pixels for {label.size} labels; get both anew.")
+        parts[part] = labelled(images[:, None], _labels(label, len(classes), label_path), feature, classes)
+    return parts
+
+
+def _idx_file(folder: Path, stem: str, kind: str) -> Path:
+    """The file, with the dot of some copies in its name or without, gzipped or not."""
+    names = [f"{stem}-{k}-ubyte{end}" for k in (kind, kind.replace("-", ".")) for end in ("", ".gz")]
+    found = [folder / name for name in names if (folder / name).exists()]
+    if not found:
+        raise FileNotFoundError(f"{folder} lacks {names[0]} (or {names[1]}); get it anew.")
+    return found[0]
+
+
+def _read_batches(folder: Path) -> Parts:
+    parts = {}
+    for part, names in BATCHES.items():
+        images, labels = zip(*(read_batch(folder / name) for name in names), strict=True)
+        parts[part] = labelled(np.concatenate(images), np.concatenate(labels), "object", OBJECTS)
+    return parts
+
+
+def _decoded(parts: Parts, shape: tuple[int, int, int]) -> Parts:
+    """The encoded images of small sets as arrays; grey ones keep one channel."""
+    whole = {}
+    for part, split in parts.items():
+        pixels = np.empty((len(split), *shape), np.uint8)
+        for i in range(len(split)):
+            image = decode(split.images.read(i), split.images.name(i))[: shape[0]]
+            if image.shape != shape:
+                raise ValueError(f"{split.images.name(i)} is an image of shape {image.shape}, not {shape}.")
+            pixels[i] = image
+        whole[part] = replace(split, images=pixels)
+    return whole
+
+
+def _idx_layout(folder: str, feature: str, classes: tuple[str, ...]) -> Layout:
+    files = tuple(f"{stem}-{kind}-ubyte*" for stem in IDX.values() for kind in ("images?idx3", "labels?idx1"))
+    read = partial(_read_idx_parts, feature=feature, classes=classes)
+    return Layout("torchvision idx files", (f"{folder}/raw", folder, "raw", "."), files, read)
+
+
+def _parquet_layout(
+    repository: str, folder: str, feature: str, classes: tuple[str, ...], shape: tuple[int, int, int]
+) -> Layout:
+    columns = Columns(("image", "img"), {feature: {"label": None}}, {feature: classes})
+    files = ("train-*.parquet", "test-*.parquet")
+    return hugging_face((repository,), (folder, "data"), files, columns, partial(_decoded, shape=shape))
+
+
+MNIST = DataSet(
+    name="mnist",
+    about="Handwritten digits, 28 x 28, grey",
+    groups="10 classes",
+    size="12 MB",
+    sources=("samphire data get mnist", "yann.lecun.com/exdb/mnist", "Hugging Face ylecun/mnist"),
+    layouts=(
+        _idx_layout("MNIST", "digit", DIGITS),
+        _parquet_layout("ylecun/mnist", "mnist", "digit", DIGITS, (1, 28, 28)),
+    ),
+    content={"train": "deb40ecfc91e0c516bf881b22a9688b0", "test": "d4cab011c1395d2d46188c02af7a919a"},
+    official={
+        "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+        "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+    },
+)
+FASHION_MNIST = DataSet(
+    name="fashion-mnist",
+    about="Clothes, 28 x 28, grey",
+    groups="10 classes",
+    size="31 MB",
+    sources=(
+        "samphire data get fashion-mnist",
+        "github.com/zalandoresearch/fashion-mnist",
+        "Hugging Face zalando-datasets/fashion_mnist",
+    ),
+    layouts=(
+        _idx_layout("FashionMNIST", "clothing", CLOTHES),
+        _parquet_layout("zalando-datasets/fashion_mnist", "fashion_mnist", "clothing", CLOTHES, (1, 28, 28)),
+    ),
+    content={"train": "7e645a1f1e748ccbfdbe5ad8cbbef6ec", "test": "1bb745e8ce414bc8c9afd825a5a07bc7"},
+    official={"train": (6000,) * 10, "test": (1000,) * 10},
+)
+CIFAR10 = DataSet(
+    name="cifar10",
+    about="Animals and vehicles, 32 x 32, colour",
+    groups="10 classes",
+    size="170 MB",
+    sources=("samphire data get cifar10", "www.cs.toronto.edu/~kriz/cifar.html", "Hugging Face uoft-cs/cifar10"),
+    layouts=(
+        Layout(
+            "torchvision python batches",
+            ("cifar-10-batches-py", "."),
+            (*BATCHES["train"], *BATCHES["test"]),
+            _read_batches,
+        ),
+        _parquet_layout("uoft-cs/cifar10", "plain_text", "object", OBJECTS, (3, 32, 32)),
+    ),
+    content={"train": "5322796071306899ca68bd71f993ca41", "test": "9a7f62ca7c66585338e2a06d7e9b0bfa"},
+    official={"train": (5000,) * 10, "test": (1000,) * 10},
+)

@@ -1,0 +1,309 @@
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from samphire.data.cache import Decoded, decoded, in_order, shapes_of
+from samphire.data.files import Files, decode
+from samphire.data.split import Split
+
+SHAPES = [(20, 30), (30, 20), (16, 16), (7, 50), (64, 64), (20, 30)]
+
+
+class Counted(Files):
+    """Files that know how often one was read."""
+
+    def __init__(self, paths):
+        super().__init__(paths)
+        self.reads = 0
+
+    def read(self, i):
+        self.reads += 1
+        return super().read(i)
+
+
+def pictures(folder, shapes=SHAPES):
+    """Random images in several shapes, formats and modes."""
+    kinds = [("RGB", "jpg"), ("L", "png"), ("RGBA", "png"), ("P", "png"), ("L", "jpg"), ("RGB", "png")]
+    draw = np.random.default_rng(0)
+    paths = []
+    for i, shape in enumerate(shapes):
+        mode, ending = kinds[i % len(kinds)]
+        image = Image.fromarray(draw.integers(0, 256, (*shape, 3), dtype=np.uint8)).convert(mode)
+        paths.append(folder / f"{i}.{ending}")
+        image.save(paths[-1])
+    return paths
+
+
+def split_of(files):
+    label = np.arange(len(files))
+    return Split(files, label, {"a": label % 2}, ids=label + 50, classes=("x", "y"), values={"a": ("0", "1")})
+
+
+def left_in(folder):
+    return sorted(p.name for p in folder.iterdir() if not p.name.endswith(".lock"))
+
+
+# Files
+
+
+def test_files_are_chosen_without_being_touched(tmp_path):
+    files = Files([tmp_path / "a", tmp_path / "b", str(tmp_path / "c")])  # none exists
+    assert len(files) == 3
+    assert [files[np.array([2, 0])].name(i) for i in (0, 1)] == [str(tmp_path / "c"), str(tmp_path / "a")]
+    assert len(files[np.array([True, False, True])]) == 2
+    assert len(files[np.array([False] * 3)]) == 0
+    assert len(split_of(files).subset(np.array([1])).images) == 1
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / "a")):
+        files.read(0)
+
+
+def test_decoding_is_pillows_conversion(tmp_path):
+    for path in pictures(tmp_path):
+        expected = np.asarray(Image.open(path).convert("RGB")).transpose(2, 0, 1)
+        got = decode(path.read_bytes(), path.name)
+        assert got.dtype == np.uint8
+        assert got.flags.c_contiguous
+        assert np.array_equal(got, expected)
+
+
+def encoded(size=(40, 40), kind="jpeg"):
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"no image", encoded()[:300], encoded(kind="png")[:-200], encoded(kind="png")[:20]]
+)
+def test_a_damaged_image_is_named(data):
+    with pytest.raises(ValueError, match=r"image some/file\.jpg cannot be decoded \(.+\); get a fresh copy"):
+        decode(data, "some/file.jpg")
+
+
+def test_an_image_may_not_be_too_large():
+    data = encoded((40, 40))
+    assert decode(data, "a", most_pixels=1600).shape == (3, 40, 40)
+    with pytest.raises(ValueError, match="image a has 40 x 40 pixels, more than the 1599 allowed"):
+        decode(data, "a", most_pixels=1599)
+
+
+# Cache
+
+
+@pytest.mark.parametrize("size", [(12, 12), (24, 10), (64, 64)])
+@pytest.mark.parametrize("workers", [1, 3, None])
+def test_images_are_pillows_resize(tmp_path, size, workers):
+    paths = pictures(tmp_path)
+    split = split_of(Files(paths))
+    there = decoded(split, size, tmp_path / "cache", workers=workers)
+    assert isinstance(there.images, np.memmap)
+    assert not there.images.flags.writeable
+    for path, pixels in zip(paths, there.images, strict=True):
+        image = Image.open(path).convert("RGB").resize(size[::-1], Image.Resampling.BILINEAR)
+        assert np.array_equal(pixels, np.asarray(image).transpose(2, 0, 1))
+    assert there.shapes.tolist() == [list(shape) for shape in SHAPES]
+    for name in ("label", "features", "ids", "classes", "values"):
+        assert getattr(there, name) is getattr(split, name)
+
+
+def test_a_number_is_a_square(tmp_path):
+    split = split_of(Files(pictures(tmp_path)))
+    assert np.array_equal(decoded(split, 12, tmp_path / "a").images, decoded(split, (12, 12), tmp_path / "b").images)
+
+
+def test_a_subset_keeps_the_shapes(tmp_path):
+    there = decoded(split_of(Files(pictures(tmp_path))), 8, tmp_path / "cache")
+    for chosen in (np.array([4, 1]), there.label == 3):
+        some = there.subset(chosen)
+        assert isinstance(some, Decoded)
+        assert np.array_equal(some.shapes, there.shapes[chosen])
+        assert np.array_equal(some.images, there.images[chosen])
+        assert np.array_equal(some.ids, there.ids[chosen])
+    assert np.array_equal(shapes_of(some), some.shapes)
+
+
+def test_images_that_are_arrays_have_the_shape_they_have():
+    split = Split(np.zeros((2, 3, 4, 5), np.uint8), np.zeros(2, np.int64), {})
+    assert shapes_of(split).tolist() == [[4, 5], [4, 5]]
+
+
+def test_the_work_is_done_once_and_reported(tmp_path):
+    files = Counted(pictures(tmp_path))
+    told = []
+    first = decoded(split_of(files), 8, tmp_path / "cache", progress=lambda *now: told.append(now))
+    second = decoded(split_of(files), 8, tmp_path / "cache", progress=lambda *now: told.append(now))
+    assert files.reads == 6
+    assert told == [("decoding images", i + 1, 6) for i in range(6)]
+    assert np.array_equal(first.images, second.images)
+    assert len(left_in(tmp_path / "cache")) == 1
+
+
+@pytest.mark.parametrize("change", ["pixels", "time", "order", "size", "choice"])
+def test_whatever_changes_the_images_gives_a_new_cache(tmp_path, change):
+    paths = pictures(tmp_path)
+    size = 8
+    decoded(split_of(Files(paths)), size, tmp_path / "cache")
+    if change == "pixels":
+        Image.new("RGB", (9, 9), (1, 2, 3)).save(paths[5])
+    elif change == "time":
+        os.utime(paths[0], ns=(0, 1))
+    elif change == "order":
+        paths = paths[::-1]
+    elif change == "choice":
+        paths = paths[:5]
+    else:
+        size = 9
+    files = Counted(paths)
+    there = decoded(split_of(files), size, tmp_path / "cache")
+    assert files.reads == len(paths)
+    assert len(left_in(tmp_path / "cache")) == 2
+    last = Image.open(paths[-1]).convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+    assert np.array_equal(there.images[-1], np.asarray(last).transpose(2, 0, 1))
+
+
+def test_a_corrupt_image_is_named_and_nothing_is_left(tmp_path):
+    paths = pictures(tmp_path)
+    whole = paths[3].read_bytes()
+    paths[3].write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match=f"image {paths[3]} cannot be decoded"):
+        decoded(split_of(Files(paths)), 8, tmp_path / "cache")
+    assert left_in(tmp_path / "cache") == []
+    paths[3].write_bytes(whole)
+    assert len(decoded(split_of(Files(paths)), 8, tmp_path / "cache").images) == 6
+
+
+def test_an_image_changed_meanwhile_is_noticed(tmp_path):
+    paths = pictures(tmp_path)
+
+    def meddle(what, done, total):
+        os.utime(paths[0], ns=(0, 1))
+
+    with pytest.raises(ValueError, match="changed while they were being decoded"):
+        decoded(split_of(Files(paths)), 8, tmp_path / "cache", progress=meddle)
+    assert left_in(tmp_path / "cache") == []
+
+
+def test_a_missing_image_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"gone\.jpg"):
+        decoded(split_of(Files([tmp_path / "gone.jpg"])), 8, tmp_path / "cache")
+
+
+PROCESS = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from test_data_cache import Counted, decoded, split_of
+
+def progress(what, done, total):
+    if done == 1:
+        print("begun", flush=True)
+        if sys.stdin.readline() == "die\\n":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+images, cache = map(Path, sys.argv[1:3])
+class Told(Counted):
+    def stamp(self, i):
+        if i == len(self) - 1:
+            print("looking", flush=True)
+        return super().stamp(i)
+
+files = Told(sorted(images.iterdir()))
+sys.stdin.readline()
+there = decoded(split_of(files), 8, cache, progress=progress)
+print(files.reads, int(there.images.astype(int).sum()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("fate", ["live", "die"])
+def test_two_processes_at_once_do_the_work_once(tmp_path, fate):
+    images, cache = tmp_path / "images", tmp_path / "cache"
+    images.mkdir()
+    files = Files(sorted(pictures(images, SHAPES * 10)))
+    command = [sys.executable, "-c", PROCESS, str(images), str(cache), str(Path(__file__).parent)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    first, second = (subprocess.Popen(command, **pipes) for _ in range(2))
+    first.stdin.write("begin\n")
+    assert [first.stdout.readline() for _ in range(2)] == ["looking\n", "begun\n"]  # waits there, a part written
+    (part,) = left_in(cache)
+    assert ".part-" in part
+    second.stdin.write("begin\n")
+    assert second.stdout.readline() == "looking\n"  # finds no cache yet
+    first.stdin.write(f"{fate}\n")
+    out, _ = first.communicate()
+    theirs, _ = second.communicate("live\n")
+    there = decoded(split_of(files), 8, cache)
+    total = str(there.images.astype(int).sum())
+    if fate == "live":
+        assert out.split() == ["looking", "60", total]
+        assert theirs.split() == ["0", total]
+    else:
+        assert first.returncode == -signal.SIGKILL
+        assert theirs.split() == ["begun", "looking", "60", total]
+    (place,) = left_in(cache)
+    assert ".part-" not in place
+
+
+def test_the_loser_of_a_race_that_no_lock_prevented_takes_the_winners(tmp_path, monkeypatch):
+    paths = pictures(tmp_path)
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    inner = []
+
+    def meanwhile(what, done, total):
+        if not inner:
+            inner.append(None)
+            inner[0] = decoded(split_of(Files(paths)), 8, tmp_path / "cache")
+
+    there = decoded(split_of(Files(paths)), 8, tmp_path / "cache", progress=meanwhile)
+    assert np.array_equal(there.images, inner[0].images)
+    assert len(left_in(tmp_path / "cache")) == 1
+
+
+def test_results_come_in_order_and_never_far_ahead():
+    begun, most = [], []
+    lock = threading.Lock()
+
+    def make(i):
+        with lock:
+            begun.append(i)
+        return i * i
+
+    results = in_order(make, range(50), threads=4, ahead=5)
+    for i, result in enumerate(results):
+        assert result == i * i
+        most.append(len(begun) - i)
+    assert max(most) <= 6
+
+
+def test_an_error_in_a_thread_stops_the_rest():
+    begun = []
+
+    def make(i):
+        begun.append(i)
+        if i == 3:
+            raise OSError("disk")
+        return i
+
+    with pytest.raises(OSError, match="disk"):
+        list(in_order(make, range(1000), threads=2, ahead=4))
+    assert len(begun) < 20
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "error", "message"),
+    [
+        (Files(["a"]), 0, ValueError, "size must be a positive number of pixels, or .*got 0"),
+        (Files(["a"]), (4, -1), ValueError, r"got \(4, -1\)"),
+        (np.zeros((1, 3, 4, 4), np.uint8), 4, TypeError, "need no decoding"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(tmp_path, images, size, error, message):
+    with pytest.raises(error, match=message):
+        decoded(Split(images, np.zeros(1, np.int64), {}), size, tmp_path / "cache")
