@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from samphire.cli import reproduce, rules
+from samphire.cli import data, probe, reproduce, rules, sharpness
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +22,9 @@ def samphire() -> None:
 
 
 app.command(epilog="Example:  samphire rules --json")(rules.rules)
+app.add_typer(data.app, name="data")
+app.command(epilog="Example:  samphire probe runs/3f2a --root data --out picture")(probe.probe)
+app.command(epilog="Example:  samphire sharpness runs/3f2a --root data --rho 0.05 --out pictures")(sharpness.sharpness)
 app.command(epilog="Example:  samphire reproduce fig2 fig3 --scale paper --out report")(reproduce.reproduce)
 
 

@@ -15,9 +15,12 @@ from samphire.cli import progress
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Figures; none for all that need no data.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Figures; none for all, without --root for all that need no data.")
+    ] = None,
     scale: Annotated[str, typer.Option(help="tiny (seconds), quick (minutes) or paper.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for the page, pictures, tables and rows.")] = Path("report"),
+    root: Annotated[Path | None, typer.Option(help="Folder with the data sets, for figures that need some.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per claim instead.")] = False,
 ) -> None:
     """Reproduce figures: train, judge each claim, and write one page with everything. Resumes where it stopped."""
@@ -26,6 +29,7 @@ def reproduce(
             names or (),
             scale=scale,
             out=out,
+            data_root=root,
             progress=advance,
             done=None if as_json else lambda result: Console().print(_claims(result)),
         )
