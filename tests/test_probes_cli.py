@@ -1,0 +1,96 @@
+"""``samphire probe`` on a small tree of idx files and a network that was never trained."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from samphire import data, models
+from samphire.cli.probe import probe
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(probe)
+
+
+def write_idx(folder, part, images, labels):
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+        head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+        (folder / f"{part}-{kind}-ubyte").write_bytes(head + array.tobytes())
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """Two sources whose classes are bright rows, and a run: config.json and model.pt."""
+    root = tmp_path_factory.mktemp("tree")
+    draw = np.random.default_rng(0)
+    for source in ("MNIST", "FashionMNIST"):
+        for part, n in (("train", 300), ("t10k", 20)):
+            labels = np.repeat(np.arange(10, dtype=np.uint8), n)
+            images = draw.integers(0, 60, (len(labels), 28, 28), np.uint8)
+            images[np.arange(len(labels)), 2 * labels + 2] = 255
+            write_idx(root / source / "raw", part, images, labels)
+    run = root / "run"
+    run.mkdir()
+    net = models.load("small_cnn", 5, generator=torch.Generator().manual_seed(1))
+    torch.save(net.state_dict(), run / "model.pt")
+    (run / "config.json").write_text(json.dumps({"data": "fmnist-mnist", "model": "small_cnn"}))
+    return root
+
+
+def call(*args):
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+def test_rows_name_their_average_and_the_picture_is_written(tree, tmp_path):
+    picture = tmp_path / "probe.png"
+    args = ("--root", tree, "--resamples", 2, "--feature", "mnist")
+    result = call(tree / "run", *args, "--json", "--out", picture)
+    assert result.exit_code == 0, result.output
+    errors, *found = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert {
+        "train-weighted error",
+        "plain error",
+        "equal-group error",
+        "worst-group error",
+        "worst group",
+    } < errors.keys()
+    assert [(r["network"], r["feature"]) for r in found] == [
+        ("trained", "mnist"),
+        ("trained, labels shuffled", "mnist"),
+        ("random weights", "mnist"),
+    ]
+    parts = data.load("fmnist-mnist", tree)
+    assert found[0]["n per group"] == np.bincount(parts["probe_train"].group).min() // 2
+    assert found[0]["equal-group probe error"] < 0.3
+    assert found[1]["equal-group probe error"] > 0.5
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_state_dict_alone_needs_names_and_prints_tables(tree):
+    args = ("--root", tree, "--resamples", 1, "--layer", "5", "--feature", "fmnist")
+    names = ("--data", "fmnist-mnist", "--model", "small_cnn")
+    result = call(tree / "run" / "model.pt", *names, *args)
+    assert result.exit_code == 0, result.output
+    assert "four averages" in result.stdout
+    assert "equal-weight mean over groups" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("run", "args", "words"),
+    [
+        ("nowhere", (), "there is no run"),
+        ("run/model.pt", (), "does not say its data"),
+        ("run/model.pt", ("--data", "fmnist-mnist"), "does not say its model"),
+        ("run", ("--data", "mnist"), "one feature only"),
+        ("run", ("--out", "no/such/folder/a.png"), "there is no folder"),
+    ],
+)
+def test_bad_input_is_a_sentence(tree, run, args, words):
+    result = call(tree / run, "--root", tree, *args)
+    assert result.exit_code != 0
+    assert words in str(result.exception)
