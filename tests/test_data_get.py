@@ -236,6 +236,18 @@ def test_an_interrupted_set_goes_on(server, tmp_path):
 
 
 @pytest.mark.usefixtures("published")
+def test_files_that_have_arrived_are_not_fetched_again(server, tmp_path):
+    last = f"{IDX_FILES[-1]}.gz"
+    server.files |= {name: data for name, data in ZIPPED.items() if name != last}
+    with pytest.raises(OSError, match=f"{last} answers 404 Not Found"):
+        get("mnist", tmp_path, sources=[idx_web("here", server.url)])
+    server.files |= ZIPPED
+    server.asked.clear()
+    assert fetched(get("mnist", tmp_path, sources=[idx_web("here", server.url)])) == FILES
+    assert server.asked == [(last, None)]
+
+
+@pytest.mark.usefixtures("published")
 def test_what_the_user_has_is_not_touched(server, tmp_path):
     server.files |= ZIPPED
     raw = tmp_path / "MNIST/raw"
@@ -358,7 +370,7 @@ def link(name, kind, target):
 def test_only_what_is_wanted_is_written_and_only_there(tmp_path):
     members = {
         "../evil": b"1",
-        "/tmp/evil-absolute": b"2",
+        "/evil-absolute": b"2",
         "a/../../evil": b"3",
         "package/a": b"right",
         "package/b": b"4",
