@@ -166,7 +166,8 @@ def test_sparse_regression_meets_its_optimality_conditions(c):
 def test_scaler_is_scikit_learns_and_undone_exactly():
     x, y = problem(30, 5, 3)
     x = 7 + 3 * x
-    x[:, 2] = 4.0
+    x[:, 2] = 0.1  # whose computed deviation is not quite 0
+    x[:, 3] *= 1e-9
     scaler = Scaler.of(x)
     assert scaler(x) == pytest.approx(StandardScaler().fit_transform(x), abs=1e-12)
     fit = softmax_regression(scaler(x), y, 3, [0.1])[0]
@@ -315,7 +316,7 @@ def test_easy_and_hard_come_from_the_baseline_alone():
 def test_scaling_features_changes_nothing_and_other_seeds_do():
     split, test = cells(30), cells(30)
     x, x_test = planted(split, 0), planted(test, 1)
-    scale, shift = np.array([1e3, 1e-3]), np.array([-5.0, 2.0])
+    scale, shift = np.array([1e3, 1e-6]), np.array([-5.0, 2e-6])
     a = probes.probe(x, split, x_test, test, "a", resamples=3)
     b = probes.probe(x * scale + shift, split, x_test * scale + shift, test, "a", resamples=3)
     c = probes.probe(x, split, x_test, test, "a", resamples=3, seed=1)
@@ -415,10 +416,10 @@ def test_wilson_is_scipys(wrong, n, level):
 
 
 def test_bootstrap_has_the_width_of_the_binomial():
-    """One resample, two groups of 400 at 20 % and 50 %: the standard error of the mean of their errors is known."""
-    wrong = np.concatenate([np.arange(400) < 80, np.arange(400) < 200])[None]
-    low, high = probes.bootstrap(wrong, np.repeat([0, 1], 400), draws=4000)
-    error = 0.5 * math.sqrt(0.2 * 0.8 / 400 + 0.5 * 0.5 / 400)
+    """One resample, groups of 1000 and 400 at 20 % and 50 %: the standard error of the mean of their errors is known."""
+    wrong = np.concatenate([np.arange(1000) < 200, np.arange(400) < 200])[None]
+    low, high = probes.bootstrap(wrong, np.repeat([3, 1], [1000, 400]), draws=4000)
+    error = 0.5 * math.sqrt(0.2 * 0.8 / 1000 + 0.5 * 0.5 / 400)
     assert (low + high) / 2 == pytest.approx(0.35, abs=0.003)
     assert high - low == pytest.approx(2 * 1.96 * error, rel=0.06)
 

@@ -94,3 +94,33 @@ def test_bad_input_is_a_sentence(tree, run, args, words):
     result = call(tree / run, "--root", tree, *args)
     assert result.exit_code != 0
     assert words in str(result.exception)
+
+
+def test_sets_with_domains_are_probed_on_the_target(tmp_path):
+    from PIL import Image
+
+    from samphire.data.catalog import SETS
+
+    assert "pacs" in SETS
+    draw = np.random.default_rng(0)
+    classes = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+    for domain in ("art_painting", "cartoon", "photo", "sketch"):
+        for k, name in enumerate(classes):
+            folder = tmp_path / "PACS" / domain / name
+            folder.mkdir(parents=True)
+            for i in range(10):
+                pixels = draw.integers(0, 40, (32, 32, 3), np.uint8)
+                pixels[4 * k : 4 * k + 4] = 255
+                Image.fromarray(pixels).save(folder / f"pic_{i:03d}.jpg")
+    torch.save(models.load("resnet18", 7).state_dict(), tmp_path / "model.pt")
+    names = ("--data", "pacs", "--target", "sketch", "--model", "resnet18", "--size", 32)
+    args = ("--root", tmp_path, "--cache", tmp_path / "cache")
+    result = call(tmp_path / "model.pt", *names, *args, "--json", "--out", tmp_path / "probe.png")
+    assert result.exit_code == 0, (result.output, result.exception)
+    errors, *found = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert errors["worst group's n"] == 2
+    assert [r["network"] for r in found] == ["trained", "random weights"]
+    assert all(
+        r["n per group"] == 56 and r["plain probe error"] < 0.3 and "equal-group probe error" not in r for r in found
+    )
+    assert "plain share" in " ".join(call(tmp_path / "model.pt", *names, *args).stdout.split())

@@ -164,10 +164,9 @@ def measure(
 
 def _show(rows: list[dict[str, Any]], domain: bool) -> None:
     errors, *found = rows
-    error, columns = "equal-group probe error", list(COLUMNS)
+    columns = list(COLUMNS)
     caption = "Probe errors: equal-weight mean over groups; 95 % bootstrap interval over resamples and test examples."
     if domain:
-        found = [row | {"plain probe error": row[error]} for row in found]
         columns = ["network", "plain probe error", "low", "high", "median l2"]
         caption = "Errors of probes trained on the target domain: plain share of its test examples; 95 % bootstrap."
     tables = (
@@ -183,17 +182,20 @@ def picture(rows: list[dict[str, Any]], curves: Curves) -> bytes:
     found = [row for row in rows if row["measure"] != "errors by group"]
     names = list(dict.fromkeys(row["network"] for row in found))
     features = list(dict.fromkeys(row["feature"] for row in found))
+    average = "plain" if "plain probe error" in found[0] else "equal-group"
     with report.figure(1, 2, size=(9.5, 3.6)) as (fig, (left, right)):
         for i, name in enumerate(names):
             mine = [row for row in found if row["network"] == name]
             at = [features.index(row["feature"]) + 0.15 * (i - (len(names) - 1) / 2) for row in mine]
-            _points(left, at, [(row["equal-group probe error"], row["low"], row["high"]) for row in mine], name)
-        left.set(xticks=range(len(features)), xticklabels=features, ylabel="probe error", ylim=(0, None))
+            _points(left, at, [(row[f"{average} probe error"], row["low"], row["high"]) for row in mine], name)
+        left.set(xticks=range(len(features)), xticklabels=features, ylabel=f"{average} probe error", ylim=(0, None))
         left.margins(x=0.3)
         left.legend()
         for feature, curve in curves.items():
             _points(right, list(curve), [(p.mean, *p.interval) for p in curve.values()], feature, "-")
-        right.set(xscale="log", xlabel="training examples per group", ylabel="probe error", ylim=(0, None))
+        right.set(
+            xscale="log", xlabel="training examples per group", ylabel="equal-group probe error", ylim=(0, None)
+        )
         if curves:
             right.legend()
         else:

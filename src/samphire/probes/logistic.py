@@ -51,8 +51,9 @@ class Scaler(NamedTuple):
     @classmethod
     def of(cls, x: Array) -> Scaler:
         """Fitted to ``x``."""
-        std = x.std(0, dtype=np.float64)
-        return cls(x.mean(0, dtype=np.float64), np.where(std > 0, std, 1.0))
+        mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
+        rounding = len(x) * np.finfo(np.float64).eps * np.abs(mean)
+        return cls(mean, np.where(std > rounding, std, 1.0))
 
     def __call__(self, x: Array) -> Array:
         """Standardised features."""

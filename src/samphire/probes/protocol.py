@@ -11,7 +11,7 @@ pretrained one that was not trained on, they give the control probes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ class Probe:
         per_group: Training examples of each group.
         groups: Test error of each group, averaged over resamples.
         interval: 95 % of bootstrap means, over resamples and over test examples within groups, lie in it.
+        average: Which average the errors are; ``"plain"`` for a domain's.
 
     Example:
         >>> probe = Probe("place", (0.1, 0.2), (1.0, 1.0), 50, (GroupError("place=0", 20, 0.15),), (0.05, 0.3))
@@ -50,6 +51,7 @@ class Probe:
     per_group: int
     groups: tuple[GroupError, ...]
     interval: tuple[float, float]
+    average: str = "equal-group"
 
     @property
     def mean(self) -> float:
@@ -66,8 +68,8 @@ class Probe:
         worst = max(self.groups, key=lambda g: (g.error, g.n))
         return {
             "feature": self.feature,
-            "equal-group probe error": self.mean,
-            "std over resamples": self.std,
+            f"{self.average} probe error": self.mean,
+            "std over resamples": self.std if len(self.errors) > 1 else None,
             "low": self.interval[0],
             "high": self.interval[1],
             "worst-group probe error": worst.error,
@@ -315,7 +317,8 @@ def domain_probe(
     penalty = _best(held_out, l2)
     wrong = _path(x, y, classes, [penalty])[0].predict(x_test) != test_split.label
     everything = np.zeros(len(wrong), np.int64)
-    return _result("label", wrong[None], [penalty], len(y), everything, ["every example"])
+    found = _result("label", wrong[None], [penalty], len(y), everything, ["every example"])
+    return replace(found, average="plain")
 
 
 def bootstrap(
