@@ -22,10 +22,6 @@ from samphire.data.split import Split
 
 Advance = Callable[[str, int, int], None]
 Curves = dict[str, dict[int, probes.Probe]]
-COLUMNS = (
-    *("feature", "network", "equal-group probe error", "std over resamples", "low", "high"),
-    *("worst-group probe error", "worst group", "n per group", "median l2"),
-)
 
 
 def probe(
@@ -164,17 +160,31 @@ def measure(
 
 def _show(rows: list[dict[str, Any]], domain: bool) -> None:
     errors, *found = rows
-    columns = list(COLUMNS)
     caption = "Probe errors: equal-weight mean over groups; 95 % bootstrap interval over resamples and test examples."
     if domain:
-        columns = ["network", "plain probe error", "low", "high", "median l2"]
         caption = "Errors of probes trained on the target domain: plain share of its test examples; 95 % bootstrap."
+    n, interval = errors["worst group's n"], errors["worst group's 95 % interval"]
+    notes = {"worst-group": f"{errors['worst group']}, n = {n}, 95 %: {interval}"}
+    averages = [
+        {"average": name, "error": errors[f"{name} error"], "of": notes.get(name)}
+        for name in ("train-weighted", "plain", "equal-group", "worst-group")
+    ]
     tables = (
-        report.table([errors], list(errors)[1:], "Test errors of the network, by four averages."),
-        report.table(found, columns, caption),
+        report.table(averages, caption="Test errors of the network, by four averages."),
+        report.table((_short(row, domain) for row in found), caption=caption),
     )
     for table in tables:
         Console().print(report.rich_table(table))
+
+
+def _short(row: dict[str, Any], domain: bool) -> dict[str, Any]:
+    """A probe in as many columns as fit a narrow terminal."""
+    error = row["plain probe error" if domain else "equal-group probe error"]
+    shown = {"network": row["network"], "error": f"{error:.4f}", "95 %": f"{row['low']:.4f} to {row['high']:.4f}"}
+    if domain:
+        return shown
+    worst = f"{row['worst-group probe error']:.4f} {row['worst group']}"
+    return {"feature": row["feature"], **shown, "worst group": worst, "n/group": row["n per group"]}
 
 
 def picture(rows: list[dict[str, Any]], curves: Curves) -> bytes:
