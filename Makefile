@@ -1,5 +1,5 @@
 # make demo   install and run the main job          make test   install, lint, type-check, run every test
-# make bench  measure the step against its peers    make format  let ruff rewrite the files
+# make bench  measure everything against its peers   make format  let ruff rewrite the files
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
@@ -16,7 +16,7 @@ test: $(READY)
 	$(BIN)/pytest
 
 bench: $(READY)
-	$(BIN)/python benchmarks/step.py
+	for one in step rules probes images hessian; do $(BIN)/python benchmarks/$$one.py || exit 1; done
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch.nn import functional as F
 
 from samphire import train
 from samphire.models import ToyNet, mlp, two_views
+from samphire.optim import SharpnessAware
 from samphire.optim.batched import ALGORITHMS, FeatureRuns, ModuleRuns, Stack, stacked, with_rho
 from samphire.optim.protocol import Memory, bind, sharpness_aware_gradient
-from samphire.optim.rules import asam, every, gsam, looksam, lsam, m_sharpness, sam
+from samphire.optim.rules import ae_sam, asam, entropy_sgd, every, gsam, looksam, lsam, m_sharpness, sam, ssam_f, wsam
 from samphire.train import ModuleConfig, Problem, Result, ToyConfig, fit_many
 
 DOUBLE = torch.float64
@@ -340,6 +342,94 @@ def test_module_runs_are_the_reference_run_by_run(rule: Any) -> None:
     for r in range(3):
         for name, t in w[r].items():
             torch.testing.assert_close(runs.weights[name][r], t, rtol=0, atol=1e-13)
+
+
+BASES = {
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": torch.optim.Adam,
+    "adamw": partial(torch.optim.AdamW, weight_decay=0.1, betas=(0.8, 0.95)),
+    "fused adam": partial(torch.optim.Adam, fused=True),
+}
+AROUND_BASES = {
+    **{name: RULES[name] for name in ("none", "sam", "gsam", "looksam", "m_sharpness")},
+    "wsam": wsam(0.1, gamma=0.6),  # a part of its step goes past the base
+    "ssam_f": ssam_f(0.2, sparsity=0.4, every=2),
+    "entropy_sgd": entropy_sgd(inner=3, lr=0.05, gamma=0.1, noise=1e-3),
+    "ae_sam": ae_sam(10, sam(0.1)),  # whose runs cannot step together
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # vmap's, for masks; fit_many hides it
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
+@pytest.mark.parametrize("rule", AROUND_BASES.values(), ids=AROUND_BASES)
+def test_module_runs_have_torchs_optimizers_as_their_base(rule: Any, base: Any) -> None:
+    rates = (0.1, 0.02, 0.02)  # two stretches of equal rates
+    nets = [mlp((4, 5, 3), torch.Generator().manual_seed(s)).double() for s in range(3)]
+    start = stacked([dict(net.named_parameters()) for net in nets], DOUBLE)
+    before = {name: t.clone() for name, t in start.items()}
+    loss = partial(F.cross_entropy, reduction="none")
+    rate = torch.tensor(rates, dtype=DOUBLE)
+    mean_loss = F.cross_entropy if rule is None else loss
+    runs = ModuleRuns(nets[0], mean_loss, rule, start, rate, base=base)
+    steppers = [base(net.parameters(), lr=lr) for net, lr in zip(nets, rates, strict=True)]
+    if rule is not None:
+        steppers = [SharpnessAware(net, opt, rule) for net, opt in zip(nets, steppers, strict=True)]
+    for step in range(5):
+        x, y = normal(3, 6, 4, seed=step), torch.arange(18).view(3, 6) % 3
+        runs.step(x, y)
+        for r, (net, opt) in enumerate(zip(nets, steppers, strict=True)):
+            if rule is None:
+                opt.zero_grad()
+                F.cross_entropy(net(x[r]), y[r]).backward()
+            else:
+                for p in opt.passes(n=6):
+                    p.backward(loss(net(x[r][p.examples]), y[r][p.examples]))
+            opt.step()
+    for r, net in enumerate(nets):
+        for name, t in net.state_dict().items():
+            torch.testing.assert_close(runs.weights[name][r], t, rtol=0, atol=1e-12)
+            assert (t - before[name][r]).abs().max() > 1e-4
+    assert all(torch.equal(start[name], before[name]) for name in start)  # the caller's weights are not written to
+
+
+def test_problems_that_differ_in_data_train_together_and_are_tested() -> None:
+    def model(g: torch.Generator) -> nn.Module:
+        return mlp((4, 8, 3), g)
+
+    labels = torch.arange(30) % 3
+    test = (normal(20, 4, seed=9), torch.arange(20) % 3)
+    problems = [Problem(model, normal(30, 4, seed=s), labels.roll(s), test=test) for s in range(3)]
+    runs = [ModuleConfig(p, sam(0.1), i, 3, 7, 0.2, torch.optim.Adam) for i, p in enumerate(problems)]
+    other_base = replace(runs[0], base=torch.optim.SGD)
+    assert [len(part) for part in train._chunks([*runs, other_base], 80, 1)] == [3, 1]
+    together = trained(runs)
+    for run in runs:
+        alone = trained([run])[run]
+        for name, t in weights(alone).items():
+            torch.testing.assert_close(weights(together[run])[name], t, rtol=0, atol=1e-12)
+        net = model(torch.Generator()).double()
+        net.load_state_dict(weights(together[run]))
+        values = together[run].final
+        assert values["test_loss"] == pytest.approx(F.cross_entropy(net(test[0]), test[1]).item(), abs=1e-12)
+        assert values["test_error"] == (net(test[0]).argmax(1) != test[1]).double().mean().item()
+        assert values["loss"] == pytest.approx(F.cross_entropy(net(run.problem.x), run.problem.y).item(), abs=1e-12)
+
+
+def test_averages_are_the_mean_of_the_weights_at_the_ends_of_epochs() -> None:
+    x, y = normal(12, 4), torch.arange(12) % 3
+    problem = Problem(lambda g: mlp((4, 3), g), x, y)
+    run = ModuleConfig(problem, None, 1, 5, 4, 0.3, average_from=3)
+    result = trained([run], checkpoints=[2, 3, 4])[run]
+    assert ["averaged_loss" in c.values for c in result.checkpoints] == [False, True, True, True]
+    net = mlp((4, 3)).double()
+    for last in (1, 2, 3):  # the averages of one, two and three sets of weights
+        kept = [weights(result, i) for i in range(1, last + 1)]
+        net.load_state_dict({name: torch.stack([w[name] for w in kept]).mean(0) for name in kept[0]})
+        found = result.checkpoints[last].values["averaged_loss"]
+        assert found == pytest.approx(F.cross_entropy(net(x), y).item(), abs=1e-12)
+    with pytest.raises(ValueError, match=r"average_from must be an epoch from 0 to the last, 5, or None, got 6"):
+        replace(run, average_from=6)
 
 
 @pytest.mark.parametrize("config", [MIXED[0], MIXED[1], MIXED[3]], ids=lambda c: c.algorithm)

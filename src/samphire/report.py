@@ -10,6 +10,7 @@ import base64
 import csv
 import html
 import io
+import itertools
 import json
 import math
 import os
@@ -202,6 +203,7 @@ class Result:
         provenance: From :func:`samphire.records.provenance`, or a part of it.
         seconds: What it took to compute.
         error: Why it could not be computed, if it could not.
+        source: Whose claims these are; on a page of several sources each has a heading.
     """
 
     name: str
@@ -214,6 +216,7 @@ class Result:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = math.nan
     error: str = ""
+    source: str = "the paper"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", self.name):
@@ -459,7 +462,12 @@ def page(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"results on one page must have different names, got {twice!r} twice; rename one.")
-    body = "\n".join([_overview(results, title), *map(_section, results), _footer(machine or {})])
+    several = len(_sources(results)) > 1
+    parts = [_overview(results, title)]
+    for source, group in itertools.groupby(results, lambda result: result.source):
+        parts += [f'<h2 class="part">{_text(_capital(source))}</h2>'] if several else []
+        parts += map(_section, group)
+    body = "\n".join([*parts, _footer(machine or {})])
     return _PAGE.format(title=_text(title), style=_STYLE, body=body)
 
 
@@ -519,16 +527,27 @@ def _overview(results: Sequence[Result], title: str) -> str:
             took_cell = f'<td class="number" data-label="time"{span}>{duration(result.seconds)}</td>'
             cells = f"<td>{_text(row['claim'])}</td>"
             cells += f'<td data-label="ours">{_text(row["ours"])}</td>'
-            cells += f'<td data-label="the paper\'s">{_text(row["paper"])}</td>'
+            cells += f'<td data-label="{_text(result.source)}\'s">{_text(row["paper"])}</td>'
             cells += f"<td>{_badge(row['verdict'])}</td>"
             lines.append(f"<tr>{link if i == 0 else ''}{cells}{took_cell if i == 0 and known else ''}</tr>")
-    heads = ("figure", "claim", "ours", "the paper's", "verdict", *(["time"] if known else []))
-    head = "".join(f'<th scope="col">{h}</th>' for h in heads)
+    sources = _sources(results)
+    theirs = f"{sources[0]}'s" if len(sources) == 1 else "theirs"
+    heads = ("figure", "claim", "ours", theirs, "verdict", *(["time"] if known else []))
+    head = "".join(f'<th scope="col">{_text(h)}</th>' for h in heads)
+    claim = f"{' and '.join(sources)} claim{'s' if len(sources) == 1 else ''}"
     return (
-        f"<header><h1>{_text(title)}</h1><p>Of what the paper claims, {said or 'nothing was computed'}.{took}</p>"
+        f"<header><h1>{_text(title)}</h1><p>Of what {_text(claim)}, {said or 'nothing was computed'}.{took}</p>"
         f'</header>\n<div class="wide"><table class="summary"><thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{chr(10).join(lines)}\n</tbody></table></div>"
     )
+
+
+def _sources(results: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(result.source for result in results)) or ["the paper"]
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _section(result: Result) -> str:
@@ -537,12 +556,12 @@ def _section(result: Result) -> str:
         parts.append(f'<p class="error">{_badge("failed")} {_text(result.error)}</p>')
     parts += [_image(figure, result.title) for figure in result.figures]  # type: ignore[arg-type]
     if result.paper_says:
-        parts.append(f"<p><strong>The paper:</strong> {_text(result.paper_says)}</p>")
+        parts.append(f"<p><strong>{_text(_capital(result.source))}:</strong> {_text(result.paper_says)}</p>")
     parts += map(_html_table, result.tables)
     if result.claims:
-        parts.append(_list("claims", map(_claim, result.claims)))
+        parts.append(_list("claims", (_claim(claim, result.source) for claim in result.claims)))
     if result.notes:
-        parts.append("<h3>Differences from the paper</h3>" + _list("notes", map(_text, result.notes)))
+        parts.append(f"<h3>Differences from {_text(result.source)}</h3>" + _list("notes", map(_text, result.notes)))
     origin = [f"{_text(k)} {_text(show(v))}" for k, v in result.provenance.items() if v is not None]
     if not math.isnan(result.seconds):
         origin.insert(0, f"computed in {duration(result.seconds)}")
@@ -551,8 +570,9 @@ def _section(result: Result) -> str:
     return f'<section id="{result.name}">\n' + "\n".join(parts) + "\n</section>"
 
 
-def _claim(claim: Claim) -> str:
-    beside = [f"{who} {_text(what)}" for who, what in (("ours:", claim.ours), ("the paper's:", claim.paper)) if what]
+def _claim(claim: Claim, source: str) -> str:
+    both = (("ours", claim.ours), (f"{source}'s", claim.paper))
+    beside = [f"{_text(who)}: {_text(what)}" for who, what in both if what]
     lines = [f"{_badge(claim.verdict)} {_text(claim.text)}", "; ".join(beside), _text(claim.detail)]
     return "<br>".join(line for line in lines if line)
 
@@ -656,6 +676,7 @@ h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .25rem; }
 h2 { font-size: 1.25rem; line-height: 1.3; margin: 0 0 1rem; }
 h2 a { display: inline-block; margin-right: .4rem; padding: 0 .45rem; border: 1px solid var(--line);
   border-radius: 4px; font-size: .9em; text-decoration: none; }
+.part { margin: 3.5rem 0 -1rem; font-size: 1.5rem; }
 h3 { font-size: 1rem; margin: 1rem 0 .25rem; }
 a { color: var(--link); }
 header p { max-width: none; margin: 0 0 1.25rem; color: var(--soft); }

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,11 +28,13 @@ from torch.nn import functional as F
 from samphire.data import synthetic
 from samphire.data.synthetic import Corruption, Noise, Points, Spiral, Where
 from samphire.models import ToyNet, two_views
-from samphire.optim.batched import ALGORITHMS, FeatureRuns, ModuleRuns, stacked, with_rho
+from samphire.optim.batched import ALGORITHMS, Base, FeatureRuns, ModuleRuns, stacked, with_rho
+from samphire.optim.describe import in_use
 
 TEST_POINTS = 2000
 CHUNK = 80  # runs: enough that the interpreter's share is small, few enough that their weights stay in the cache
 WORTH_WORKERS = 300_000  # steps, about ten seconds on one core; starting another interpreter takes two
+RULE_STEP = 10  # steps of the written-out engine that take as long as one of a rule
 COLLAPSED_ABOVE = 0.8 * math.log(2)  # training loss: log 2 is that of f = 0; runs that work end below 0.3
 
 
@@ -138,6 +141,41 @@ class ToyConfig:
         return ToyNet(generator=generator(self.seed, "init"))
 
 
+@dataclass(frozen=True)
+class RuleConfig(ToyConfig):
+    """One run of the toy under any rule, where :class:`ToyConfig` has the algorithms of the paper.
+
+    It shares data, initial weights and order of the batches with the :class:`ToyConfig` of its seed. ``algorithm``,
+    ``rho``, ``train_head`` and ``v_star`` stay as they are: the rule says everything about a step.
+
+    Args:
+        name: A rule of ``samphire.optim.RULES``.
+        settings: Its settings by name, as for :func:`samphire.optim.describe.in_use`.
+
+    Example:
+        >>> RuleConfig(name="every", settings=(("rho", 0.2),)).rule
+        Every(k=5, rule=Sam(rho=0.2, climb=Climb(metric=None, on=None)))
+    """
+
+    algorithm: str = "sgd"
+    name: str = "sam"
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.algorithm != "sgd" or not self.train_head:
+            raise ValueError(
+                f"algorithm and train_head must be 'sgd' and True, since {self.name!r} says how to step, got "
+                f"{self.algorithm!r} and {self.train_head!r}; use a ToyConfig for others."
+            )
+        _ = self.rule  # an unknown name or a bad setting is refused here
+
+    @property
+    def rule(self) -> Any:
+        """The rule, told how long it will train and on batches of which size."""
+        return in_use(self.name, steps=count_steps(self), batch=self.batch, **dict(self.settings))
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """What runs of another small network share.
@@ -147,25 +185,30 @@ class Problem:
         x: Training inputs, (n, ...).
         y: Training targets, (n, ...).
         loss: Of the network's output and the targets.
+        test: Inputs and targets that checkpoints evaluate too.
     """
 
     model: Callable[[torch.Generator], nn.Module]
     x: Tensor
     y: Tensor
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
+    test: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
 class ModuleConfig:
-    """One run of a problem: a rule, its radius, a seed.
+    """One run of a problem: a rule, its radius, a base optimizer, a seed.
 
     Args:
-        problem: Network, data and loss.
-        rule: Any rule, or ``None`` for plain SGD. Runs whose rules differ in nothing but rho train together.
+        problem: Network, data and loss. Runs of several problems train together if they differ in data alone.
+        rule: Any rule, or ``None`` for the plain gradient. Runs whose rules differ in nothing but rho train together.
         seed: Chooses initial weights and order of the batches.
         epochs: Passes over the training points.
         batch: Points per step.
         lr: Learning rate, constant.
+        base: Makes the base optimizer (see :class:`samphire.optim.batched.ModuleRuns`).
+        average_from: The epoch from whose end on the weights are averaged, one set an epoch (SWA); ``None`` for
+            never. Checkpoints then have the averaged network's values too, under ``averaged_``.
     """
 
     problem: Problem
@@ -174,6 +217,8 @@ class ModuleConfig:
     epochs: int = 1
     batch: int = 10
     lr: float = 0.1
+    base: Base = torch.optim.SGD
+    average_from: int | None = None
 
     def __post_init__(self) -> None:
         n = len(self.problem.y)
@@ -181,6 +226,11 @@ class ModuleConfig:
             raise ValueError(f"batch must be a whole number from 1 to the {n} training points, got {self.batch!r}.")
         if not isinstance(self.epochs, int) or self.epochs < 1:
             raise ValueError(f"epochs must be a whole number >= 1, got {self.epochs!r}.")
+        if self.average_from is not None and not 0 <= self.average_from <= self.epochs:
+            raise ValueError(
+                f"average_from must be an epoch from 0 to the last, {self.epochs}, or None, "
+                f"got {self.average_from!r}."
+            )
 
 
 Config = ToyConfig | ModuleConfig
@@ -192,8 +242,9 @@ class Checkpoint:
 
     Attributes:
         epoch: Epochs done.
-        values: ``loss`` and ``train_error`` on the training set; for the toy also ``test_loss``, ``test_error``,
-            ``probe_easy``, ``probe_hard`` (the share of test points where ``y sign(v_k) Phi_k(x) > 0`` fails).
+        values: ``loss`` and ``train_error`` on the training set; ``test_loss`` and ``test_error`` if there is a test
+            set; for the toy also ``probe_easy`` and ``probe_hard`` (the share of test points where
+            ``y sign(v_k) Phi_k(x) > 0`` fails).
         weights: A state dict of the network, if asked for.
     """
 
@@ -276,7 +327,8 @@ def fit_many(
         raise ValueError(f"checkpoints must be whole numbers of epochs >= 0, got {bad[0]!r}.")
     counter = _Counter(sum(count_steps(run) for run in runs), progress)
     if workers is None:
-        workers = torch.get_num_threads() if counter.total >= WORTH_WORKERS else 1
+        work = sum(count_steps(run) * (RULE_STEP if isinstance(run, RuleConfig) else 1) for run in runs)
+        workers = torch.get_num_threads() if work >= WORTH_WORKERS else 1
     jobs = [(part, frozenset(checkpoints), keep_weights, dtype) for part in _chunks(runs, chunk, workers)]
     if workers == 1 or len(jobs) == 1 or not all(isinstance(run, ToyConfig) for run in runs):
         for job in jobs:
@@ -294,10 +346,17 @@ def count_steps(run: Config) -> int:
 
 def _shape(run: Config) -> Hashable:
     """What runs must share to advance in lock step."""
+    if isinstance(run, RuleConfig):
+        return run.n, run.batch, run.epochs, _but_for_rho(run.rule)
     if isinstance(run, ToyConfig):
         return run.n, run.batch, run.epochs, run.algorithm == "sam"
-    rule = run.rule if run.rule is None or _rho(run.rule) is None else with_rho(run.rule, 0.0)
-    return id(run.problem), run.batch, run.epochs, repr(rule)
+    p = run.problem
+    data = p.x.shape, p.x.dtype, p.y.shape, p.y.dtype
+    return p.model, p.loss, data, run.batch, run.epochs, _but_for_rho(run.rule), repr(run.base), run.average_from
+
+
+def _but_for_rho(rule: Any) -> str:
+    return repr(rule if rule is None or _rho(rule) is None else with_rho(rule, 0.0))
 
 
 def _rho(rule: Any) -> float | None:
@@ -314,7 +373,8 @@ def _chunks(runs: Sequence[Config], most: int, workers: int) -> list[list[Config
         groups.setdefault(_shape(run), []).append(run)
     parts = []
     for group in groups.values():
-        pieces = min(len(group), math.ceil(math.ceil(len(group) / most) / workers) * workers)
+        share = 1 if isinstance(group[0], RuleConfig) else workers  # a rule's step costs the same for few and many
+        pieces = min(len(group), math.ceil(math.ceil(len(group) / most) / share) * share)
         size = math.ceil(len(group) / pieces)
         parts += [group[i : i + size] for i in range(0, len(group), size)]
     return parts
@@ -451,8 +511,11 @@ def _train(
     counter: _Counter | _Reporter,
 ) -> list[Result]:
     """One chunk from start to end; the toy's on one core, since its tensors are too small to share."""
-    with torch.no_grad(), _cores(1 if isinstance(runs[0], ToyConfig) else torch.get_num_threads()):
-        fleet: _ToyFleet | _ModuleFleet = (_ToyFleet if isinstance(runs[0], ToyConfig) else _ModuleFleet)(runs, dtype)
+    cores = 1 if isinstance(runs[0], ToyConfig) else torch.get_num_threads()
+    with torch.no_grad(), _cores(cores), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)  # vmap's, of no use to users
+        kind = next(kind for config, kind in FLEETS.items() if isinstance(runs[0], config))
+        fleet: _ToyFleet | _ModuleFleet = kind(runs, dtype)
         rows: list[list[Checkpoint]] = [[] for _ in runs]
         epochs = runs[0].epochs
         for epoch in range(epochs + 1):
@@ -476,26 +539,29 @@ class _ToyFleet:
     collapsed_above = COLLAPSED_ABOVE
 
     def __init__(self, runs: list[ToyConfig], dtype: torch.dtype) -> None:
-        def column(values: list[Any]) -> Tensor:
-            return torch.tensor(values, dtype=dtype)
-
         runs = runs * 2 if len(runs) == 1 else runs  # products of a batch of one are rounded in another order
         self.runs, self.dtype, self.net = runs, dtype, runs[0].network().to(dtype)
         sets = [run.train_points(dtype) for run in runs]
         self.x, self.y = two_views(torch.stack([s.x for s in sets])), torch.stack([s.y for s in sets])
         self.order = [generator(run.seed, "order") for run in runs]
-        self.engine = FeatureRuns(
+        weights = stacked([run.network().state_dict() for run in runs], dtype)
+        self.start(weights, lr=torch.tensor([run.lr for run in runs], dtype=dtype))
+
+    def start(self, weights: dict[str, Tensor], lr: Tensor) -> None:
+        """Make the engine."""
+        runs, dtype = self.runs, self.dtype
+        self.engine: Any = FeatureRuns(
             self.net.phi,
-            stacked([run.network().state_dict() for run in runs], dtype),
+            weights,
             [run.algorithm for run in runs],
-            rho=column([run.rho for run in runs]),
-            lr=column([run.lr for run in runs]),
-            v_star=column([(1.0, run.v_star) for run in runs]),
+            rho=torch.tensor([run.rho for run in runs], dtype=dtype),
+            lr=lr,
+            v_star=torch.tensor([(1.0, run.v_star) for run in runs], dtype=dtype),
             train_head=torch.tensor([run.train_head for run in runs]),
         )
         steps = count_steps(runs[0])
         self.v, self.phantom = (torch.empty(steps, len(runs), 2, dtype=dtype) for _ in range(2))
-        self.step = 0
+        self.done = 0
 
     def epoch(self) -> None:
         n, batch = self.runs[0].n, self.runs[0].batch
@@ -504,9 +570,12 @@ class _ToyFleet:
         x, y = self.x[every, order], self.y[every, order]
         for start in range(0, n, batch):
             part = slice(start, start + batch)
-            real, phantom = self.engine.step(x[:, part], y[:, part])
-            self.v[self.step], self.phantom[self.step] = real[:, 0], phantom[:, 0]
-            self.step += 1
+            self.step(x[:, part], y[:, part])
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        real, phantom = self.engine.step(x, y)
+        self.v[self.done], self.phantom[self.done] = real[:, 0], phantom[:, 0]
+        self.done += 1
 
     def evaluate(self, r: int, w: dict[str, Tensor]) -> dict[str, float]:
         v = w["head.weight"][0]
@@ -526,43 +595,106 @@ class _ToyFleet:
         return self.v[:, r].clone(), self.phantom[:, r].clone()
 
 
+class _RuleFleet(_ToyFleet):
+    """Toy runs under one rule, up to its rho."""
+
+    def start(self, weights: dict[str, Tensor], lr: Tensor) -> None:
+        rules = [cast(RuleConfig, run).rule for run in self.runs]
+        self.engine = ModuleRuns(self.net, _logistic, rules[0], weights, lr, _radii(rules, self.dtype))
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        self.engine.step(x.sum(-2), (y > 0).long())  # the sum of the two views is the point
+
+    def heads(self, r: int) -> tuple[Tensor | None, Tensor | None]:
+        return None, None
+
+
+def _logistic(f: Tensor, y: Tensor) -> Tensor:
+    """The loss of each example, for classes 0 and 1."""
+    return F.softplus((1 - 2 * y) * f)
+
+
+def _radii(rules: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
+    radii = [_rho(rule) for rule in rules]
+    return None if None in radii else torch.tensor(radii, dtype=dtype)
+
+
 class _ModuleFleet:
-    """Runs of one problem and one rule, up to its rho."""
+    """Runs of one network and one rule, up to its rho and the data."""
 
     collapsed_above = sys.float_info.max
 
     def __init__(self, runs: list[ModuleConfig], dtype: torch.dtype) -> None:
-        self.runs, problem = runs, runs[0].problem
-        nets = [problem.model(generator(run.seed, "init")) for run in runs]
-        self.net, self.y = nets[0].to(dtype), problem.y
-        self.x = problem.x.to(dtype) if problem.x.is_floating_point() else problem.x
+        self.runs, self.dtype = runs, dtype
+        nets = [run.problem.model(generator(run.seed, "init")) for run in runs]
+        self.net = nets[0].to(dtype)
+        self.x = _in_front([self._typed(run.problem.x) for run in runs])
+        self.y = _in_front([run.problem.y for run in runs])
         self.order = [generator(run.seed, "order") for run in runs]
-        radii = [_rho(run.rule) for run in runs]
         self.engine = ModuleRuns(
             self.net,
-            problem.loss,
+            runs[0].problem.loss,
             runs[0].rule,
             stacked([dict(net.named_parameters()) for net in nets], dtype),
             lr=torch.tensor([run.lr for run in runs], dtype=dtype),
-            rho=None if None in radii else torch.tensor(radii, dtype=dtype),
+            rho=_radii([run.rule for run in runs], dtype),
+            base=runs[0].base,
         )
+        self.done, self.average = 0, dict[str, Tensor]()
+
+    def _typed(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype) if x.is_floating_point() else x
 
     def epoch(self) -> None:
-        n, batch = len(self.y), self.runs[0].batch
+        n, batch = self.y.shape[1], self.runs[0].batch
         order = torch.stack([torch.randperm(n, generator=g) for g in self.order])
+        every = torch.arange(len(self.runs))[:, None]
         for start in range(0, n, batch):
             part = order[:, start : start + batch]
-            self.engine.step(self.x[part], self.y[part])
+            self.engine.step(self.x[every, part], self.y[every, part])
+        self.done += 1
+        self._average()
+
+    def _average(self) -> None:
+        """The plain mean of the weights at the ends of epochs, from the chosen one on."""
+        start = self.runs[0].average_from
+        if start is not None and self.done >= start:
+            share = 1 / (self.done - max(start, 1) + 1)
+            for name, t in self.engine.weights.items():
+                self.average[name] = self.average[name].lerp(t, share) if name in self.average else t.clone()
 
     def evaluate(self, r: int, w: dict[str, Tensor]) -> dict[str, float]:
-        f = functional_call(self.net, w, (self.x,))
-        values = {"loss": self.runs[r].problem.loss(f, self.y).item()}
-        if f.ndim == 2 and not self.y.is_floating_point():
-            values["train_error"] = (f.argmax(1) != self.y).double().mean().item()
+        values = self._values(r, w)
+        if self.average:
+            averaged = self._values(r, {name: t[r] for name, t in self.average.items()})
+            values |= {f"averaged_{name}": value for name, value in averaged.items()}
+        return values
+
+    def _values(self, r: int, w: dict[str, Tensor]) -> dict[str, float]:
+        problem = self.runs[r].problem
+        sets = {"train": (self.x[r], self.y[r])}
+        if problem.test is not None:
+            sets["test"] = (self._typed(problem.test[0]), problem.test[1])
+        values = {}
+        for name, (x, y) in sets.items():
+            f = functional_call(self.net, w, (x,))
+            values["loss" if name == "train" else "test_loss"] = problem.loss(f, y).mean().item()
+            if f.ndim == 2 and not y.is_floating_point():
+                values[f"{name}_error"] = (f.argmax(1) != y).double().mean().item()
         return values
 
     def heads(self, r: int) -> tuple[Tensor | None, Tensor | None]:
         return None, None
+
+
+FLEETS: dict[type, Any] = {RuleConfig: _RuleFleet, ToyConfig: _ToyFleet, ModuleConfig: _ModuleFleet}
+
+
+def _in_front(sets: list[Tensor]) -> Tensor:
+    """The data of several runs with the runs in front; one copy where all have the same."""
+    if all(t is sets[0] for t in sets):
+        return sets[0].expand(len(sets), *sets[0].shape)
+    return torch.stack(sets)
 
 
 def _below(prefix: str, w: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ def samphire() -> None:
 app.command(epilog="Example:  samphire rules --json")(rules.rules)
 app.add_typer(data.app, name="data")
 app.command(epilog="Example:  samphire probe runs/3f2a --root data --out probe.png")(probe.probe)
-app.command(epilog="Example:  samphire sharpness runs/3f2a --root data --rho 0.05 --out pictures")(sharpness.sharpness)
+app.command(epilog="Example:  samphire sharpness runs/3f2a --root data --groups --out pictures")(sharpness.sharpness)
 app.command(epilog="Example:  samphire reproduce fig2 fig3 --scale paper --out report")(reproduce.reproduce)
 
 

@@ -4,12 +4,21 @@ A module is an experiment if it has ``SCALES``. Its docstring's first line is th
 
     PAPER_SAYS, NOTES                        what the paper reports, where we differ
     SCALES = {"tiny": Config(...), ...}      frozen dataclasses: the whole configuration
-    runs(config)   -> [ToyConfig, ...]       what to train
-    row(result)    -> {...}                  what to keep of a trained run, as JSON data
+    runs(config)   -> [run, ...]             what to compute: frozen dataclasses, one row each
     tables(rows), plots(rows), claims(rows)  from rows alone, so they can be redone in seconds
 
-and, if ``row`` looks at weights, ``TRAINING``: settings for ``fit_many``. Rows are stored as they come, so an
-interrupted run goes on where it stopped, and runs that another experiment has stored are not trained again.
+and one way from a run to its row, as JSON data::
+
+    row(result)                              of a trained ToyConfig; TRAINING has settings for fit_many, if any
+    row(run)                                 of a run of any other class, computed one after the other
+    compute(runs, root, progress)            yields (run, row) for runs that are computed together, in any order
+
+``progress`` is called with the work done and the work to do, in any unit. Optional: ``steps(run)``, how long a run
+takes in steps of the toy (1 if there is none), for the time left; ``DATA``, names of the data sets that must be under
+``root``, for instance ``("mnist",)``. Names that begin with ``review`` are of the review, all others of the paper.
+
+Rows are stored as they come, so an interrupted experiment goes on where it stopped; what another one has stored of
+the same runs, by the same ``row`` or ``compute``, is not computed again.
 """
 
 from __future__ import annotations
@@ -18,14 +27,16 @@ import difflib
 import importlib
 import os
 import pkgutil
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from samphire import __version__, records, report, train
+from samphire import __version__, data, records, report, train
+from samphire.data.layouts import find
 from samphire.train import ToyConfig
 
 Row = dict[str, Any]
@@ -35,17 +46,21 @@ SCALES = ("tiny", "quick", "paper")
 
 
 def names() -> list[str]:
-    """The experiments, in the order of the paper."""
+    """The experiments: the paper's in its order, then the review's."""
     found = []
     for module in pkgutil.iter_modules(__path__):
         if hasattr(importlib.import_module(f"{__name__}.{module.name}"), "SCALES"):
             found.append(module.name.replace("_", "-"))
-    return sorted(found, key=_paper_order)
+    return sorted(found, key=_order)
 
 
-def _paper_order(name: str) -> tuple[int, str]:
-    digits = "".join(c for c in name.partition("-")[0] if c.isdigit())
-    return (int(digits) if digits else 99, name)
+def _order(name: str) -> tuple[str, int, str]:
+    digits = re.match(r"fig(\d+)", name.removeprefix("review-"))
+    return (_source(name), int(digits[1]) if digits else 99, name)
+
+
+def _source(name: str) -> str:
+    return "the review" if name.startswith("review-") else "the paper"
 
 
 def load(name: str) -> Any:
@@ -72,31 +87,52 @@ def reproduce(
     *,
     scale: str = "quick",
     out: str | os.PathLike[str] = "report",
+    data_root: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     done: Callable[[report.Result], None] | None = None,
 ) -> list[report.Result]:
     """Run experiments and write their page.
 
     Args:
-        chosen: Names; none for all that need no data.
+        chosen: Names; none for all, without a ``data_root`` for all that need no data.
         scale: ``"tiny"`` (seconds), ``"quick"`` (minutes) or ``"paper"``.
         out: Folder for ``index.html``, pictures and tables, and for the rows, in ``runs``.
+        data_root: Folder that holds the data sets, for experiments that need some.
         progress: Called with what is being done, the steps done and the steps to do.
         done: Called with each result as it is finished.
     """
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}.")
     modules = {name: load(name) for name in (chosen or names())}
+    if not chosen and data_root is None:
+        modules = {name: module for name, module in modules.items() if not _data(module)}
+    for name, module in modules.items():
+        _check_data(name, module, data_root)
     started = time.perf_counter()
-    rows = _Work(modules, scale, Path(out) / "runs", progress).rows()
+    rows = _Work(modules, scale, Path(out) / "runs", data_root, progress).rows()
     results = []
     for name, module in modules.items():
         results.append(_result(name, module, rows[name], scale))
         if done is not None:
             done(results[-1])
     machine = records.provenance() | {"seconds": round(time.perf_counter() - started, 1), "scale": scale}
-    report.write(out, results, machine=machine, title=f"samphire: the toy, {scale} scale")
+    report.write(out, results, machine=machine, title=f"samphire: {scale} scale")
     return results
+
+
+def _data(module: Any) -> tuple[str, ...]:
+    return getattr(module, "DATA", ())
+
+
+def _check_data(name: str, module: Any, root: str | os.PathLike[str] | None) -> None:
+    """Before hours of work, not after them."""
+    for needed in _data(module):
+        if root is None:
+            raise ValueError(
+                f"{name} needs {needed}, got no folder of data; name one with --root DIR (data_root), filled by "
+                f"`samphire data get {needed} --root DIR`."
+            )
+        find(data.SETS[needed], root)
 
 
 def _result(name: str, module: Any, rows: list[Row], scale: str) -> report.Result:
@@ -111,14 +147,22 @@ def _result(name: str, module: Any, rows: list[Row], scale: str) -> report.Resul
         tables=module.tables(rows),
         claims=claims,
         notes=module.NOTES,
+        source=_source(name),
     )
 
 
 class _Work:
-    """The rows of some experiments: those stored, and those trained now, all of one kind together."""
+    """The rows of some experiments: those stored, and those computed now, all of one kind together."""
 
-    def __init__(self, modules: Mapping[str, Any], scale: str, store: Path, progress: Progress | None) -> None:
-        self.modules, self.store, self.progress = modules, store, progress
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        scale: str,
+        store: Path,
+        root: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.modules, self.store, self.root, self.progress = modules, store, root, progress
         self.configs = {name: module.SCALES[scale] for name, module in modules.items()}
         self.runs = {name: self._runs(name) for name in modules}
         self.kinds: dict[Any, list[str]] = {}
@@ -126,7 +170,7 @@ class _Work:
             self.kinds.setdefault(_kind(module), []).append(name)
         self.done, self.total = 0, sum(map(self._steps, self.kinds.values()))
 
-    def _runs(self, name: str) -> dict[str, ToyConfig]:
+    def _runs(self, name: str) -> dict[str, Any]:
         runs = {records.key(run): run for run in self.modules[name].runs(self.configs[name])}
         if not runs:
             raise ValueError(
@@ -134,22 +178,21 @@ class _Work:
             )
         return runs
 
-    def _steps(self, group: Iterable[str]) -> int:
-        return sum(
-            map(train.count_steps, {key: run for name in group for key, run in self.runs[name].items()}.values())
-        )
+    def _steps(self, group: Sequence[str]) -> int:
+        different = {key: run for name in group for key, run in self.runs[name].items()}
+        return _count(self.modules[group[0]], different.values())
 
     def rows(self) -> dict[str, list[Row]]:
         """One row per run of each experiment, in the order of its runs."""
         found: dict[str, list[Row]] = {}
         for group in self.kinds.values():
-            for name, rows in self._train(group).items():
+            for name, rows in self._compute(group).items():
                 by_key = {row["key"]: row for row in rows}
                 found[name] = [by_key[key] for key in self.runs[name]]
         return found
 
-    def _train(self, group: list[str]) -> dict[str, list[Row]]:
-        """Train what no folder has, and put each row into every folder that wants it."""
+    def _compute(self, group: list[str]) -> dict[str, list[Row]]:
+        """Compute what no folder has, and put each row into every folder that wants it."""
         module = self.modules[group[0]]
         known = self._known(module)
         with ExitStack() as stack:
@@ -165,12 +208,13 @@ class _Work:
             for row in known.values():
                 keep(row)
             missing = {k: run for n in group for k, run in self.runs[n].items() if k not in stored[n]}
-            trained = sum(map(train.count_steps, missing.values()))
-            self.done += self._steps(group) - trained
-            said = self._said(", ".join(group))
-            for result in train.fit_many(list(missing.values()), progress=said, **_training(module)):
-                keep({"key": records.key(result.config), **module.row(result)})
-            self.done += trained
+            steps = _count(module, missing.values())
+            self.done += self._steps(group) - steps
+            if missing:
+                said = self._said(", ".join(group), steps)
+                for run, row in _computed(module, list(missing.values()), self.root, said):
+                    keep({"key": records.key(run), **row})
+            self.done += steps
             return {name: folder.rows for name, folder in folders.items()}
 
     def _known(self, module: Any) -> dict[str, Row]:
@@ -182,16 +226,37 @@ class _Work:
                   and run.config.get("version") == __version__)  # fmt: skip
         return {row["key"]: row for run in stored for row in run.rows}
 
-    def _said(self, what: str) -> Callable[[int, int], None] | None:
+    def _said(self, what: str, steps: int) -> Callable[[int, int], None]:
         if self.progress is None:
-            return None
-        progress, before, total = self.progress, self.done, self.total
-        return lambda done, _: progress(what, before + done, total)
+            return lambda done, total: None
+        progress, before, all_steps = self.progress, self.done, self.total
+        return lambda done, total: progress(what, before + steps * done // total, all_steps)
+
+
+def _computed(
+    module: Any, runs: list[Any], root: str | os.PathLike[str] | None, progress: Callable[[int, int], None]
+) -> Iterator[tuple[Any, Row]]:
+    """Every run with its row, as they come."""
+    if hasattr(module, "compute"):
+        yield from module.compute(runs, root, progress)
+    elif isinstance(runs[0], ToyConfig):
+        for result in train.fit_many(runs, progress=progress, **_training(module)):
+            yield result.config, module.row(result)
+    else:
+        for i, run in enumerate(runs):
+            yield run, module.row(run)
+            progress(_count(module, runs[: i + 1]), _count(module, runs))
+
+
+def _count(module: Any, runs: Iterable[Any]) -> int:
+    """The steps that runs take."""
+    steps = getattr(module, "steps", lambda run: train.count_steps(run) if isinstance(run, ToyConfig) else 1)
+    return sum(map(steps, runs))
 
 
 def _kind(module: Any) -> tuple[Any, str]:
-    """What experiments must share to share rows: what is kept of a run, and how it is trained."""
-    return module.row, repr(sorted(_training(module).items()))
+    """What experiments must share to share rows: what is kept of a run, and how it is computed."""
+    return getattr(module, "compute", None) or module.row, repr(sorted(_training(module).items()))
 
 
 def _training(module: Any) -> dict[str, Any]:

@@ -13,29 +13,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from samphire.optim.protocol import Memory, Rule, bind, sharpness_aware_gradient
+from samphire.optim.protocol import Memory, Rule, bind, drive, gradient_at
 
 Weights = dict[str, Tensor]
+Base = Callable[..., torch.optim.Optimizer]
 
 
 class ModuleRuns:
     r"""Runs of any module under one rule, each with its own weights, batches, radius and learning rate.
 
-    .. math:: w_r \leftarrow w_r - \eta_r\, G(w_r; \rho_r), \qquad G \text{ the rule's gradient on the run's batch.}
+    .. math:: w_r \leftarrow \text{base}_{\eta_r}\bigl(w_r,\, G(w_r; \rho_r)\bigr), \qquad
+              G \text{ the rule's gradient on the run's batch.}
+
+    The base optimizer is torch's own, on the stacked weights: what acts on every number by itself, as SGD, Adam and
+    AdamW do, does for each run what it would do for that run alone. A part of the rule's answer that goes past the
+    base (:class:`~samphire.optim.protocol.Descent`) is applied after it.
+
+    A rule that decides by a number of its run, as ``ae_sam`` does, cannot be one computation: its first step shows
+    it, and its runs then step one after the other, which takes as long as a loop over them.
 
     Args:
         model: The module; its own weights are not used. It must not write to buffers, as BatchNorm does in training.
-        loss: Of the model's output and the targets.
+        loss: Of the model's output and the targets; of each example, for rules that rank or weigh them.
         rule: The rule, or ``None`` for the plain gradient. Its own rho is not used if ``rho`` is given.
-        weights: Shape (R, ...) under the model's names. They are replaced, not written to.
+        weights: Shape (R, ...) under the model's names. They are copied, not written to.
         lr: Shape (R,).
         rho: Shape (R,).
+        base: Makes the base optimizer from parameter groups; plain SGD unless given, for instance
+            ``partial(torch.optim.SGD, momentum=0.9)``. It must not mix the numbers of a tensor, as LBFGS does.
 
     Example:
         >>> from samphire.optim.rules import sam
@@ -55,32 +67,64 @@ class ModuleRuns:
         weights: Weights,
         lr: Tensor,
         rho: Tensor | None = None,
+        base: Base = torch.optim.SGD,
     ) -> None:
-        self.model, self.loss, self.weights, self.lr, self.rho = model, loss, weights, lr, rho
+        self.model, self.loss, self.lr, self.rho = model, loss, lr, rho
+        self.weights = {name: t.clone() for name, t in weights.items()}
+        self._stretches = _equal_stretches(lr.tolist())
+        groups = [{"params": [t[runs] for t in self.weights.values()], "lr": rate} for runs, rate in self._stretches]
+        self.base = base(groups)
         self.rule = None if rule is None else bind(rule, model)
         self._memory, self._layout = Memory().state(), None
         self._tensors: list[Tensor] = []
+        self._alone: list[Memory] = []  # of each run, once it is known that they cannot step together
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """One step of every run: ``x`` (R, B, ...), ``y`` (R, B, ...)."""
+        """One step of every run: ``x`` (R, B, ...), ``y`` (R, B, ...); whole numbers in ``y`` are classes."""
         rho = torch.zeros_like(self.lr) if self.rho is None else self.rho
-        self.weights, self._tensors = torch.func.vmap(self._step)(self.weights, self._tensors, rho, self.lr, x, y)
+        gradient, directly = self._descents(rho, x, y)
+        for group, (runs, _) in zip(self.base.param_groups, self._stretches, strict=True):
+            for name, p in zip(self.weights, group["params"], strict=True):
+                p.grad = gradient[name][runs] if name in gradient else None
+        with torch.no_grad():
+            self.base.step()
+            for name, t in directly.items():
+                self.weights[name] -= self.lr.view(-1, *[1] * (t.ndim - 1)) * t
 
-    def _step(
-        self, w: Weights, tensors: list[Tensor], rho: Tensor, lr: Tensor, x: Tensor, y: Tensor
-    ) -> tuple[Weights, list[Tensor]]:
+    def _descents(self, rho: Tensor, x: Tensor, y: Tensor) -> tuple[Weights, Weights]:
+        """What every run descends along, through the base optimizer and past it."""
+        if not self._alone:
+            together = torch.func.vmap(self._remembered, randomness="same")  # a rule draws by its own seed and step
+            try:
+                gradient, directly, self._tensors = together(self.weights, self._tensors, rho, x, y)
+                return gradient, directly
+            except RuntimeError as error:
+                if ".item()" not in str(error):
+                    raise
+                self._alone = [Memory() for _ in self.lr]
+        runs = enumerate(zip(self._alone, rho, x, y, strict=True))
+        each = [self._descent({name: t[r] for name, t in self.weights.items()}, *rest) for r, rest in runs]
+        gradient, directly = (stacked(parts, self.lr.dtype) for parts in zip(*each, strict=True))
+        return gradient, directly
+
+    def _remembered(
+        self, w: Weights, tensors: list[Tensor], rho: Tensor, x: Tensor, y: Tensor
+    ) -> tuple[Weights, Weights, list[Tensor]]:
+        memory = self._remember(tensors, w)
+        return *self._descent(w, memory, rho, x, y), self._keep(memory)
+
+    def _descent(self, w: Weights, memory: Memory, rho: Tensor, x: Tensor, y: Tensor) -> tuple[Weights, Weights]:
+        """What one run descends along."""
+
         def loss(w: Weights, examples: Any = slice(None)) -> Tensor:
             return self.loss(torch.func.functional_call(self.model, w, (x[examples],)), y[examples])
 
         if self.rule is None:
-            g = torch.func.grad(loss)(w)
-        else:
-            memory = self._remember(tensors, w)
-            memory.n = len(x)
-            rule = self.rule if self.rho is None else with_rho(self.rule, rho)
-            g = sharpness_aware_gradient(rule, loss, w, memory)
-            tensors = self._keep(memory)
-        return {name: t - lr * g[name] if name in g else t for name, t in w.items()}, tensors
+            return torch.func.grad(loss)(w), {}
+        memory.n, memory.labels = len(x), None if y.is_floating_point() else y
+        rule = self.rule if self.rho is None else with_rho(self.rule, rho)
+        descent = drive(rule, w, memory, gradient_at(loss, w))
+        return descent.gradient.dense(), descent.directly.dense()
 
     def _remember(self, tensors: list[Tensor], w: Weights) -> Memory:
         """The rule's memory of one run: its numbers are the same for all runs, its tensors came through vmap."""
@@ -92,6 +136,16 @@ class ModuleRuns:
         leaves, spec = pytree.tree_flatten(memory.state())
         self._memory = pytree.tree_unflatten([None if isinstance(t, Tensor) else t for t in leaves], spec)
         return [t for t in leaves if isinstance(t, Tensor)]
+
+
+def _equal_stretches(values: Sequence[float]) -> list[tuple[slice, float]]:
+    """Neighbours of equal value: where they are, and the value."""
+    found, start = [], 0
+    for value, same in groupby(values):
+        stop = start + len(list(same))
+        found.append((slice(start, stop), value))
+        start = stop
+    return found
 
 
 def _is_none(leaf: Any) -> bool:

@@ -114,7 +114,8 @@ class ImbSam:
     def gradient(self, w: Vector, memory: Memory) -> Asking:
         if memory.labels is None:
             raise TypeError("imb_sam tells classes apart; give the batch's labels: opt.step(closure, labels=y).")
-        rare = torch.isin(memory.labels, torch.tensor(sorted(self.tail), device=memory.labels.device))
+        classes = torch.tensor(sorted(self.tail), device=memory.labels.device)
+        rare = (memory.labels[:, None] == classes).any(1)
         tail, head = self.weight * rare.float(), (~rare).float()
         eps = self.climb(w, memory.radius(self.rho), (yield At(wrt=self.climb.wrt, weights=tail)))
         g_head = yield At(weights=head)

@@ -1,0 +1,118 @@
+"""Label noise: test error of SGD and SAM when some of the training labels are wrong.
+
+samphire reproduce review-labelnoise --root DIR
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from samphire import report
+from samphire.experiments import Row, by, collapsed, mean, mnist
+from samphire.experiments.mnist import SAM, SGD, Run, Size
+
+DATA = mnist.DATA
+PAPER_SAYS = "SAM improves robustness to label noise (section 2.3, of the original paper); why is not known (3.6)."
+NOTES = (
+    mnist.SETTING,
+    mnist.RATES,
+    "A wrong label is another class, each as likely. The test labels are clean. The examples that are wrong at one "
+    "level are among those at the next.",
+    "SAM has half as many steps for the same gradient computations, and a network that trains for less time fits "
+    "less of the noise. So SGD is shown twice: after as many gradient computations, and halfway, after as "
+    "many steps.",
+)
+HALFWAY = "SGD, halfway"
+RHO = 0.1
+
+
+@dataclass(frozen=True)
+class Config:
+    """Shares of wrong labels, radii, seeds, the budget."""
+
+    levels: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6)
+    rhos: tuple[float, ...] = (0.05, 0.1, 0.2)
+    seeds: int = 5
+    gradients: int = 4000
+    size: Size = mnist.WHOLE
+
+
+SCALES = {
+    "paper": Config(),
+    "quick": Config((0.0, 0.4), (RHO, 0.2), seeds=3, gradients=1500),
+    "tiny": Config((0.0, 0.6), (RHO,), seeds=2, gradients=40, size=mnist.TINY),
+}
+compute, steps = mnist.compute, mnist.steps
+
+
+def runs(config: Config) -> list[Run]:
+    """SGD and SAM over radii, at each level of noise."""
+    chosen = []
+    for level in config.levels:
+        common: dict[str, Any] = {"gradients": config.gradients, **config.size._asdict()}
+        common |= {"flipped": level, "looks": 2}
+        chosen += [SGD.run(seed=s, **common) for s in range(config.seeds)]
+        for rho in config.rhos:
+            chosen += [SAM.run(settings=(("rho", rho),), seed=s, **common) for s in range(config.seeds)]
+    return chosen
+
+
+def _name(rho: float) -> str:
+    return f"SAM, ρ = {rho:g}"
+
+
+def _methods(rows: list[Row]) -> dict[str, list[Row]]:
+    """Runs by what is compared, at all levels."""
+    named: dict[str, list[Row]] = {"SGD": [], HALFWAY: []}
+    for row in rows:
+        if row["rule"]:
+            named.setdefault(_name(row["rho"]), []).append(row)
+        else:
+            named["SGD"].append(row)
+            named[HALFWAY].append(mnist.at_epoch(row, row["curve"][-1]["epoch"] // 2))
+    return named
+
+
+def tables(rows: list[Row]) -> list[report.Table]:
+    """Errors by level and method."""
+    lines = []
+    for name, some in _methods(rows).items():
+        for level, cell in by(some, "flipped").items():
+            values = (mean(cell, c) for c in ("test_error", "train_error", "test_loss"))
+            lines.append([level, name, *values, collapsed(cell)])
+    heads = ["wrong labels", "method", "test error", "error on the noisy training labels", "test loss", "collapsed"]
+    return [report.Table(heads, sorted(lines, key=lambda line: line[0]), "Mean over seeds ± standard error.")]
+
+
+def plots(rows: list[Row]) -> list[Any]:
+    """Test error and error on the noisy labels against the level."""
+    with report.figure(1, 2, size=(9.5, 3.6)) as (figure, panels):
+        columns = {"test_error": "test error (clean labels)", "train_error": "error on the noisy training labels"}
+        for axes, (column, title) in zip(panels, columns.items(), strict=True):
+            for name, some in _methods(rows).items():
+                mnist.draw(axes, some, "flipped", column, name, linestyle="--" if name == HALFWAY else "-")
+            axes.set_xlabel("share of wrong training labels")
+            axes.set_ylabel(title)
+        panels[0].legend()
+    return [figure]
+
+
+def claims(rows: list[Row]) -> list[report.Claim]:
+    """At every level with noise, each radius against SGD after as many gradients and after as many steps."""
+    methods = {name: by(some, "flipped") for name, some in _methods(rows).items()}
+    found = []
+    for level in (level for level in methods["SGD"] if level > 0):
+        shown = ", ".join(f"{name} {mean(cells[level], 'test_error')}" for name, cells in methods.items())
+        sam = methods[_name(RHO)][level]
+        for against, sense in (("SGD", "as many gradient computations"), (HALFWAY, "as many steps")):
+            found.append(
+                mnist.claim(
+                    f"{level:.0%} wrong labels: SAM's test error is below SGD's after {sense}.",
+                    mnist.fall(methods[against][level], sam, "test_error"),
+                    "more robust",
+                    shown,
+                    f"Judged for {_name(RHO)}, fixed beforehand.",
+                )
+            )
+    return found

@@ -1,0 +1,109 @@
+"""m-sharpness: test error against the number of examples that share a perturbation.
+
+samphire reproduce review-m --root DIR
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from samphire import report
+from samphire.experiments import Row, by, collapsed, mean, mnist
+from samphire.experiments.mnist import SAM, SGD, Run, Size
+
+DATA = mnist.DATA
+PAPER_SAYS = "As m, the number of examples that share a perturbation, decreases, the minimum may generalise better."
+NOTES = (
+    mnist.SETTING,
+    mnist.RATES,
+    "A batch of 10 is cut into parts of m; each has its own climb, and the step is along the mean of the gradients "
+    "found. m = 10 is SAM. All make the same number of steps, and each part's two passes together count as two over "
+    "the batch, although small parts take longer.",
+    "SGD has the same number of gradient computations, so twice as many steps.",
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of the parts, radii, seeds, the budget."""
+
+    ms: tuple[int, ...] = (1, 2, 5, 10)
+    rhos: tuple[float, ...] = (0.1,)
+    seeds: int = 5
+    gradients: int = 3000
+    size: Size = mnist.WHOLE
+
+
+SCALES = {
+    "paper": Config(),
+    "quick": Config((2, 10), (0.1,), seeds=3, gradients=1000),
+    "tiny": Config((5, 10), (0.1,), seeds=2, gradients=40, size=mnist.TINY),
+}
+compute, steps = mnist.compute, mnist.steps
+
+
+def runs(config: Config) -> list[Run]:
+    """SGD, and m-sharpness over m and rho."""
+    common: dict[str, Any] = {"gradients": config.gradients, **config.size._asdict()}
+    chosen = [SGD.run(seed=s, **common) for s in range(config.seeds)]
+    for rho in config.rhos:
+        for m in config.ms:
+            settings = (("m", m), ("rho", rho))
+            method = SAM._replace(rule="m_sharpness")
+            chosen += [method.run(settings=settings, seed=s, **common) for s in range(config.seeds)]
+    return chosen
+
+
+def _split(rows: list[Row]) -> tuple[list[Row], dict[float, list[Row]]]:
+    """SGD's runs, and the others by rho."""
+    plain = by(rows, "rule")
+    return plain[""], by(plain["m_sharpness"], "rho")
+
+
+def tables(rows: list[Row]) -> list[report.Table]:
+    """The end of training by rho and m."""
+    sgd, rhos = _split(rows)
+    columns = ("test_error", "test_loss", "loss", "gap")
+    lines: list[list[Any]] = [["SGD", None, *(mean(sgd, c) for c in columns), collapsed(sgd)]]
+    for rho, some in rhos.items():
+        for m, cell in by(some, "m").items():
+            lines.append([rho, m, *(mean(cell, c) for c in columns), collapsed(cell)])
+    heads = ["ρ", "m", "test error", "test loss", "training loss", "gap", "collapsed"]
+    return [report.Table(heads, lines, "Mean over seeds ± standard error.")]
+
+
+def plots(rows: list[Row]) -> list[Any]:
+    """Test error and gap against m."""
+    sgd, rhos = _split(rows)
+    with report.figure(1, 2, size=(9.0, 3.4)) as (figure, panels):
+        for axes, column, title in zip(panels, ("test_error", "gap"), ("test error", "gap"), strict=True):
+            for rho, some in rhos.items():
+                mnist.draw(axes, some, "m", column, f"ρ = {rho:g}")
+            axes.axhline(mean(sgd, column).mean, color="0.4", linestyle="--", label="SGD")
+            axes.set_xscale("log")
+            axes.set_xticks(list(by(next(iter(rhos.values())), "m")), labels=[str(m) for m in by(some, "m")])
+            axes.minorticks_off()
+            axes.set_xlabel("m: examples that share a perturbation")
+            axes.set_ylabel(title)
+        panels[0].legend()
+    return [figure]
+
+
+def claims(rows: list[Row]) -> list[report.Claim]:
+    """The smallest m against the whole batch, for each rho."""
+    found = []
+    for rho, some in _split(rows)[1].items():
+        cells = by(some, "m")
+        small, whole = cells[min(cells)], cells[max(cells)]
+        for column, name in (("test_error", "test error"), ("gap", "generalisation gap")):
+            found.append(
+                mnist.claim(
+                    f"ρ = {rho:g}: the {name} is lower at m = {min(cells)} than at m = {max(cells)}.",
+                    mnist.fall(whole, small, column),
+                    "a smaller m may generalise better",
+                    ", ".join(f"{mean(cell, column)} at m = {m}" for m, cell in cells.items()),
+                    "The training losses differ too; they are in the table.",
+                )
+            )
+    return found

@@ -1,0 +1,335 @@
+"""What a rule is, in words and numbers, found by reading its docstring and by driving it.
+
+Nothing here knows the rules by name: the paper, the formula and the settings are in the factory's docstring and
+signature; what a rule remembers and what it perturbs are seen while it trains a small network.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from samphire import tree
+from samphire.optim import scopes
+from samphire.optim.batched import with_rho
+from samphire.optim.protocol import At, Memory, Rule, bind, drive, gradient_at
+from samphire.optim.rules import RULES, rule
+from samphire.tree import Vector
+
+STEPS = 12  # two periods of the rules that have one (k=5), and a little
+EXAMPLES = 32  # two parts for the rules that split a batch (m=16)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An argument of a rule: its name, its default as Python shows it, what it means."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """A rule at its default settings.
+
+    Attributes:
+        name: Under which :func:`samphire.optim.rule` knows it.
+        summary: What it does, one sentence.
+        cost: What a step costs, in words.
+        passes: Forward and backward computations a step; SGD has 1.
+        memory: What it keeps from step to step, in copies of the parameters.
+        perturbs: Which parameters it evaluates away from where they are.
+        paper: Authors and year; empty if it has no reference.
+        formulas: In LaTeX.
+        remarks: What else the docstring says before the arguments, by paragraph.
+        settings: Its arguments.
+        reference: In full.
+        differences: From the published method or its code.
+    """
+
+    name: str
+    summary: str
+    cost: str
+    passes: float
+    memory: float
+    perturbs: str
+    paper: str
+    formulas: tuple[str, ...]
+    remarks: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    reference: str
+    differences: str
+
+
+def describe(name: str) -> Description:
+    """A rule by name, described.
+
+    Example:
+        >>> looksam = describe("looksam")
+        >>> looksam.paper, looksam.passes, looksam.memory, looksam.perturbs
+        ('Liu et al. 2022', 1.2, 1.0, 'all parameters')
+    """
+    factory = RULES[name]
+    first, formulas, remarks, sections = _read(inspect.getdoc(factory) or "")
+    summary, _, cost = first.partition(".  ")
+    seen = watch(in_use(name))
+    return Description(
+        name,
+        f"{summary}.",
+        cost,
+        factory().passes,
+        seen.memory,
+        seen.perturbs,
+        paper(sections.get("References", "")),
+        formulas,
+        remarks,
+        tuple(_settings(factory, sections.get("Args", ""))),
+        _joined(sections.get("References", "")),
+        _joined(sections.get("Differences", "")),
+    )
+
+
+def in_use(name: str, steps: int = STEPS, batch: int = EXAMPLES, rho: Any = None, **settings: Any) -> Any:
+    """A rule by name, told what it would know in use: the length of the training, the batch, that class 0 is rare.
+
+    Args:
+        name: Of the rule.
+        steps: For rules that follow the training's length.
+        batch: For rules that split a batch; they make two parts of it.
+        rho: Its radius or, for a rule around a rule, the inner one's; ``None`` for the default.
+        **settings: Of the rule.
+
+    Example:
+        >>> in_use("ae_sam", steps=500, rho=0.2).steps, in_use("ae_sam", rho=0.2).rule.rho
+        (500, 0.2)
+    """
+    told = {"steps": steps, "m": max(1, batch // 2), "tail": (0,)}
+    wanted = inspect.signature(RULES[name]).parameters if name in RULES else {}
+    made = rule(name, **{key: value for key, value in told.items() if key in wanted} | settings)
+    return made if rho is None else with_rho(made, rho)
+
+
+# By driving
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a rule did to a small network: copies of the parameters kept, and which parameters were displaced."""
+
+    memory: float
+    perturbs: str
+
+
+def watch(watched: Rule) -> Seen:
+    """Train a network of a Linear, a LayerNorm and a Linear layer (the head) for some steps, and look.
+
+    Example:
+        >>> from samphire.optim import friendly, lsam
+        >>> watch(friendly()).memory, watch(lsam()).perturbs
+        (1.0, 'the head')
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
+        x, y = torch.randn(EXAMPLES, 6), torch.arange(EXAMPLES) % 3
+
+    def losses(w: dict[str, Tensor], examples: Any = slice(None)) -> Tensor:
+        outputs = torch.func.functional_call(model, w, (x[examples],))
+        return nn.functional.cross_entropy(outputs, y[examples], reduction="none")
+
+    w = {name: p.detach() for name, p in model.named_parameters()}
+    bound, memory, steps = bind(watched, model), Memory(labels=y), []
+    for _ in range(STEPS):
+        asked: list[Vector] = []
+        descent = drive(bound, w, memory, _noting(asked, gradient_at(losses, w)))
+        along = (descent.gradient + descent.directly).dense()
+        w = {name: t - 0.1 * along[name] if name in along else t for name, t in w.items()}
+        steps.append(_moved(asked))
+    size = sum(t.nbytes for t in w.values())
+    return Seen(round(sum(t.nbytes for t in _kept(memory) if t.ndim) / size, 2), _perturbed(steps, model))
+
+
+def _noting(asked: list[Vector], answer: Any) -> Any:
+    def noted(request: At) -> Any:
+        asked.append(request.eps)
+        return answer(request)
+
+    return noted
+
+
+def _kept(memory: Memory) -> Iterator[Tensor]:
+    """The tensors a rule remembers."""
+    for value in memory.values():
+        if isinstance(value, Vector):
+            yield from value.tensors.values()
+        elif isinstance(value, Tensor):
+            yield value
+    for part in memory.parts.values():
+        yield from _kept(part)
+
+
+Moved = dict[str, Tensor]  # for each displaced tensor, where
+
+
+def _moved(asked: list[Vector]) -> Moved:
+    """Which entries a step's requests displace, together."""
+    moved: Moved = {}
+    for eps in asked:
+        for name, t in eps.dense().items():
+            if t.any():
+                moved[name] = moved.get(name, torch.zeros_like(t, dtype=torch.bool)) | (t != 0)
+    return moved
+
+
+def _perturbed(steps: list[Moved], model: nn.Module) -> str:
+    """In words; what is displaced in one step may not be in another."""
+    steps = [moved for moved in steps if moved]
+    if not steps:
+        return "nothing"
+    if not all(entries.all() for moved in steps for entries in moved.values()):
+        return "part of the entries"
+    tensors = {frozenset(moved) for moved in steps}
+    if len(tensors) > 1:
+        return "a random part of the tensors"
+    (names,) = tensors
+    known = {
+        frozenset(tree.named_parameters(model)): "all parameters",
+        scopes.head(model): "the head",
+        scopes.of_type(scopes.NORM_LAYERS)(model): "the norm layers",
+    }
+    return known.get(names, ", ".join(sorted(names)))
+
+
+# By reading
+
+SECTION = re.compile(r"^([A-Z][a-z]+):$", flags=re.M)
+SURNAME = r"[A-Z][\w'’-]+"
+AUTHORS = re.compile(rf"^(?:{SURNAME}, )*{SURNAME}(?: and {SURNAME}| et al\.)?(?=,| \d{{4}})")
+YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+
+
+def paper(reference: str) -> str:
+    """Authors and year of the first work of a list of references; its first words if it names no authors.
+
+    Example:
+        >>> paper("Liu et al., Towards Efficient and Scalable SAM, CVPR 2022, https://arxiv.org/abs/2203.02714")
+        'Liu et al. 2022'
+        >>> paper("Composer's interval; it scales rho up with k.")
+        "Composer's interval"
+    """
+    first = _joined(reference).split(";")[0].split("http")[0].replace("`", "")
+    authors, year = AUTHORS.match(first), YEAR.search(first)
+    who = authors[0] if authors else first.split(",")[0].strip()
+    return f"{who} {year[0]}" if year else who
+
+
+def _read(doc: str) -> tuple[str, tuple[str, ...], tuple[str, ...], dict[str, str]]:
+    """A docstring's first line, formulas, further paragraphs (code stays as it is), and sections by name."""
+    text, *rest = SECTION.split(doc)
+    sections = dict(zip(rest[::2], map(inspect.cleandoc, rest[1::2]), strict=True))
+    first, *paragraphs = re.split(r"\n\n", text.strip())
+    formulas = [_joined(p.removeprefix(".. math::")) for p in paragraphs if p.startswith(".. math::")]
+    remarks = [p if p.startswith(" ") else _joined(p) for p in paragraphs if not p.startswith(".. math::")]
+    return first, tuple(formulas), tuple(remarks), sections
+
+
+def _settings(factory: Any, args: str) -> Iterator[Setting]:
+    meanings = dict(re.findall(r"^(\w+): (.*?)(?=^\w|\Z)", args, flags=re.M | re.S))
+    for p in inspect.signature(factory).parameters.values():
+        yield Setting(p.name, _default(p.default), _joined(meanings.get(p.name, "")))
+
+
+def _default(value: Any) -> str:
+    """A default as a user would write it: rules and scopes by their names."""
+    if isinstance(value, tuple) and value and all(isinstance(v, type) for v in value):
+        return ", ".join(v.__name__.lstrip("_") for v in value)
+    if hasattr(value, "gradient"):
+        return f"{type(value).__name__.lower()}({value.rho!r})"
+    return value.__name__ if callable(value) else repr(value)
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+# As a page
+
+
+def table(descriptions: list[Description]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Columns, and a row for each rule; the last column is long."""
+    columns = ("rule", "paper", "passes", "memory", "perturbs", "what it does")
+    rows = [
+        [d.name, d.paper or "–", f"{d.passes:.3g}", f"{d.memory:.3g}", d.perturbs, d.summary] for d in descriptions
+    ]
+    return columns, rows
+
+
+def page(descriptions: list[Description], picture: str, picture_text: str) -> str:
+    """All rules as a Markdown page, with formulas that GitHub and most viewers show.
+
+    Args:
+        descriptions: In the order of the page.
+        picture: The name of its picture.
+        picture_text: What the picture shows.
+    """
+    columns, rows = table(descriptions)
+    lines = [
+        "# Rules",
+        "",
+        "Made by `samphire rules --page docs` from the docstrings and from watching each rule train a small network, "
+        "so do not edit it. Costs are at the default settings: *passes* of forward and backward a step (SGD: 1), and "
+        "*memory* kept from one step to the next, in copies of the parameters.",
+        "",
+        "| " + " | ".join(columns) + " |",
+        "|" + "---|" * len(columns),
+        *("| " + " | ".join((f"[`{name}`](#{name})", *map(_cell, rest))) + " |" for name, *rest in rows),
+        "",
+        f"![Every rule on one landscape]({picture})",
+        "",
+        picture_text,
+        "",
+        "Symbols: *w* weights, *g* clean gradient, ε displacement, ρ its length, *t* step from 0.",
+    ]
+    for d in descriptions:
+        lines += ["", *_section(d)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _section(d: Description) -> Iterator[str]:
+    yield f"## {d.name}"
+    yield ""
+    yield f"{_markdown(d.summary)} {_markdown(d.cost)}"
+    for formula in d.formulas:
+        yield from ("", "```math", _aligned(formula), "```")
+    for remark in d.remarks:
+        yield from ("", remark if remark.startswith(" ") else _markdown(remark))
+    yield from ("", "| setting | default | meaning |", "|---|---|---|")
+    for s in d.settings:
+        yield f"| `{s.name}` | `{s.default}` | {_cell(s.meaning)} |"
+    if d.reference:
+        yield from ("", f"Reference: {_markdown(d.reference)}")
+    if d.differences:
+        yield from ("", f"Differences: {_markdown(d.differences)}")
+
+
+def _aligned(formula: str) -> str:
+    return rf"\begin{{aligned}} {formula} \end{{aligned}}" if "&" in formula else formula
+
+
+def _markdown(text: str) -> str:
+    """Docstring markup as Markdown's: literals, mathematics, roles."""
+    text = re.sub(r":math:`([^`]*)`", r"$`\1`$", text)
+    text = re.sub(r":\w+:`~?([^`]*)`", r"`\1`", text)
+    return re.sub("::$", ":", text.replace("``", "`"))
+
+
+def _cell(text: str) -> str:
+    """The same in a table, whose cells a bar would end."""
+    return _markdown(text).replace("|", r"\|")
