@@ -115,7 +115,7 @@ def plots(rows: list[Row]) -> list[Any]:
                 axes.set_title(title)
                 if column != "gap":
                     axes.set_yscale("log")
-        panels[0, 0].legend()
+        panels[0, 1].legend(loc="upper right")
     return [figure]
 
 

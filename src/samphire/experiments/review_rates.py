@@ -35,10 +35,10 @@ NOTES = (
     "(π²/3)L³η₀ρ₀² + 2L(Gρ₀ + σ²η₀)(1 + log T)]/√T for η₀ ≤ 1/(2L). Bound B draws a second batch and needs no G: "
     "[2(f(x₁) − f*)/η₀ + ζ(3/2)L²ρ₀² + Lη₀σ²(1 + log T)]/√T for η₀ ≤ 1/L.",
     "Batches have one example. We use σ = G, which holds everywhere, and f* ≥ 0; both make the bounds larger.",
-    "The bounds must hold on any such problem; how fast the mean falls within so many steps, and whether a constant ρ "
-    "shows, depend on it. We tried four: in 10 dimensions from 3 away, and in 2 from 2 away, the mean had not yet "
-    "begun to fall as log T/√T after 3000 steps for every η₀; in these, and in 2 dimensions from 1 away without "
-    "noise in the targets, a constant ρ was no worse. The last two claims are about the fourth, shown here.",
+    "The bounds must hold on any such problem; how soon the mean falls, and whether a constant ρ shows, depend on "
+    "it. We tried four problems. In 10 dimensions from 3 away, and in 2 from 2 away, the mean did not yet fall as "
+    "log T/√T within 3000 steps at every η₀; in these, and in 2 dimensions from 1 away without noise in the correct "
+    "targets, a constant ρ was not clearly worse. The last two claims are about the fourth, shown here.",
 )
 L, G = 2.0, 3 * 3**0.5 / 8
 SIGMA = G
