@@ -26,7 +26,7 @@ from samphire.experiments import (
     review_sparse,
 )
 from samphire.experiments.mnist import METHODS, SAM, SGD, Clock, Run
-from samphire.landscape import Landscape, sharpness
+from samphire.landscape import Landscape, average_sharpness, sharpness
 from samphire.train import fit_many
 
 NARROW = (784, 32, 10)
@@ -154,6 +154,7 @@ def test_sharpness_is_measured_where_the_loss_first_is_at_most_the_target(root: 
     assert second["worst"] >= sharpness(here, mnist.RADIUS).one_step * (1 - 1e-5)
     assert second["lambda_1"] > 0
     assert second["trace"] > second["lambda_1"] / 2
+    assert second["average"] == pytest.approx(average_sharpness(here, mnist.FAR, samples=8).rise.mean, rel=1e-3)
 
 
 def test_the_clock_measures_every_method(root: Path) -> None:

@@ -22,8 +22,8 @@ NOTES = (
     mnist.SETTING,
     mnist.RATES,
     "Sharpness falls as the loss does, so runs are compared where their training loss first is at most the target, "
-    f"looking after every epoch. All measures are on the training set; κ and the average are at radius "
-    f"{mnist.RADIUS:g}.",
+    f"looking after every epoch. All measures are on the training set, κ at radius {mnist.RADIUS:g}; random steps "
+    f"have length {mnist.FAR:g}, since shorter ones change the loss by less than float32 can tell.",
     "κ is a lower bound, by ascent from SAM's point and one random point, 8 steps each; λ₁ by Lanczos to 1 %; the "
     "trace by 8 random vectors; the average rise by 8 pairs of Gaussian steps.",
     "Rank correlations are Spearman's, over all runs at one target: they mix methods and seeds, and a few tens of "
