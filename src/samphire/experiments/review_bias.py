@@ -1,4 +1,4 @@
-"""Which sharpness does SAM reduce, and does it track the generalisation gap?
+"""Which sharpness SAM reduces, and whether it tracks the generalisation gap.
 
 samphire reproduce review-bias --root DIR
 """
