@@ -31,6 +31,7 @@ from step import Step, interleaved, machine, ratio, sgd_for
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench-rules.json"
 BATCHES = 4
+REPETITIONS = 15  # about ten seconds each
 COURSE = 5  # spans over which flops are counted
 ONE_PASS = "lsam, one pass"
 SPANS = {"ae_sam": 20, "esam": 5}  # steps timed together, where the rule has no k: it chooses by the gradient, by lot
@@ -213,7 +214,7 @@ def _climbs_on_norms(rule: Any) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few repetitions, nothing written")
-    repetitions = 5 if parser.parse_args().quick else 45
+    repetitions = 5 if parser.parse_args().quick else REPETITIONS
     print(machine())
     rows, seconds = measure(repetitions)
     print(f"one SGD step {seconds * 1e3:.1f} ms\n{'rule':16}{'time':>7}  {'quartiles':18}{'flops':>6}  claimed")
@@ -221,7 +222,7 @@ def main() -> None:
         verdict = "" if "holds" not in row else f"<= {row['must reach']}: {'holds' if row['holds'] else 'MISSED'}"
         spread = f"[{row['low']:.3f}, {row['high']:.3f}]"
         print(f"{row['rule']:16}{row['median']:7.3f}  {spread:18}{row['flops']:6.2f}  {row['claimed']:20}{verdict}")
-    if repetitions >= 45:
+    if repetitions == REPETITIONS:
         RESULTS.parent.mkdir(exist_ok=True)
         write_atomic(RESULTS, (json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n").encode())
 
