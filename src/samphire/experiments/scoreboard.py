@@ -90,7 +90,7 @@ class Config:
 
 SCALES = {
     "paper": Config(),
-    "quick": Config(seeds=4, epochs=25, batch=25, lr=0.05),
+    "quick": Config(epochs=25, batch=25, lr=0.05),
     "tiny": Config((1,), toy.SEEDS["tiny"], epochs=1, batch=50, lr=0.1),
 }
 

@@ -53,9 +53,7 @@ def fisher(
                     total[name] += g.square().sum(0)
             n += len(x)
     if n == 0:
-        raise ValueError(
-            "fisher: batches must have at least one example, got none; a generator serves once."
-        )
+        raise ValueError("fisher: batches must have at least one example, got none; a generator serves once.")
     return {tree.plain_name(model, name): t / n for name, t in total.items()}
 
 
