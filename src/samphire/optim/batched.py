@@ -75,7 +75,7 @@ class ModuleRuns:
         groups = [{"params": [t[runs] for t in self.weights.values()], "lr": rate} for runs, rate in self._stretches]
         self.base = base(groups)
         self.rule = None if rule is None else bind(rule, model)
-        self._memory, self._layout = Memory().state(), None
+        self._memory = Memory().state()
         self._tensors: list[Tensor] = []
         self._alone: list[Memory] = []  # of each run, once it is known that they cannot step together
 

@@ -124,8 +124,7 @@ class SharpnessAware(Optimizer):
         self._prunes = not (
             _data_parallel(self.model) is not None
             or any(map(tree.is_sharded, self._named.values()))
-            or any("_orig_mod" in name for name, _ in self.model.named_modules())
-            or hasattr(self.model, "_orig_mod")
+            or any("_orig_mod" in name for name, _ in self.model.named_modules())  # compiled
         )
         if self.perturbation == "local" and any(map(tree.is_sharded, self._named.values())):
             raise ValueError(
