@@ -303,6 +303,9 @@ def batches(
     transform: Transform,
     generator: Generator | None = None,
     *,
+    positions: NDArray[np.int64] | None = None,
+    rank: int = 0,
+    ranks: int = 1,
     device: torch.device | str = "cpu",
     ahead: int = 1,
 ) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
@@ -316,6 +319,9 @@ def batches(
         size: Examples in a batch; the last one may have fewer.
         transform: How images become inputs.
         generator: Of the CPU, for the order and the crops; None takes the examples in order.
+        positions: Which examples, as often as they stand there; each once unless given.
+        rank: Which share of every batch to yield, of
+        ranks: so many; all have the same order and crops of their own. Batches with fewer examples are left out.
         device: Where inputs and labels are wanted.
         ahead: How many batches a thread prepares while the caller computes; 0 for no thread.
 
@@ -328,16 +334,19 @@ def batches(
         raise ValueError(f"size must be a number of examples >= 1, got {size!r}.")
     shapes = shapes_of(split)
     own = None
-    order = np.arange(len(split))
+    order = np.arange(len(split)) if positions is None else positions
     if generator is not None:
-        own = Generator().manual_seed(int(torch.randint(2**63 - 1, (), generator=generator)))
-        order = torch.randperm(len(split), generator=own).numpy()
+        drawn = int(torch.randint(2**62, (), generator=generator))
+        own = Generator().manual_seed(drawn)
+        order = order[torch.randperm(len(order), generator=own).numpy()]
+        own.manual_seed(drawn + 1 + rank)
 
     def batch(at: NDArray[np.int64]) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
         images = torch.from_numpy(np.asarray(split.images[at])).to(device)
         return transform(images, shapes[at], own), torch.from_numpy(split.label[at]).to(device), at
 
-    parts = (order[i : i + size] for i in range(0, len(order), size))
+    whole = (order[i : i + size] for i in range(0, len(order), size))
+    parts = (at[rank::ranks] for at in whole if len(at) >= ranks)
     return in_order(batch, parts, threads=1, ahead=ahead) if ahead else map(batch, parts)
 
 

@@ -1,7 +1,8 @@
-"""What the figures in detail share: a checkpoint's features, its importance weights, pairs of runs.
+"""What figures 5, 6, 8 and 9 share: the toy's checkpoints, and numbers, claims and pictures of importance weights.
 
 Not an experiment of its own. Figures 5 and 6 show one checkpoint of the runs that figures 8 and 9 show at all of
-theirs, so the four share their runs and rows.
+theirs, so the four share their runs and rows. Numbers, claims and pictures serve real networks as well
+(:mod:`samphire.experiments.real_weights`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ SHOWN = 10  # the epoch of figures 5 and 6: few training errors are left, and th
 RHOS = {True: 1.0, False: 0.5}  # trained head, head frozen at (1, 1): there rho < v_easy, so v~_easy stays positive
 TRAINING = {"checkpoints": EPOCHS, "keep_weights": True}
 EASY_BINS, HARD_BINS = torch.linspace(-8, 24, 33).double(), torch.linspace(-6, 10, 33).double()
+Bins = tuple[Tensor, Tensor]
+BINS: Bins = EASY_BINS, HARD_BINS
+CURVE = 60  # steps of a stored Lorenz curve
 NOTES = (
     "The paper gives neither ρ nor epochs nor seeds. We take ρ = 1 with a trained head (the text) and ρ = 0.5 with "
     "the head frozen at (1, 1) (what figure 3 describes), so that the phantom easy weight stays positive.",
@@ -91,16 +95,23 @@ def _measured(config: ToyConfig, checkpoint: Checkpoint) -> Row:
     real = mechanisms.importance_weights(phi @ v, y)
     phantom = phantom_weights(phi, y, v, rho, batches(config, config.batch))
     easy, hard = mechanisms.contributions(phi, y, v).T.contiguous()
-    measured: Row = {"epoch": checkpoint.epoch, **checkpoint.values, "v": v.tolist()}
+    start: Row = {"epoch": checkpoint.epoch, **checkpoint.values, "v": v.tolist()}
+    return start | measured(real, phantom, easy, hard) | {"cells": cells(real, phantom, easy, hard, BINS)}
+
+
+def measured(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
+    """How evenly the weights of a checkpoint are spread, and whom the phantom parameter hears more."""
+    spread: Row = {}
     for name, lam in (("real", real), ("phantom", phantom)):
-        measured |= {
-            f"lorenz_{name}": _rounded(mechanisms.lorenz(lam)[::5]),
+        curve = mechanisms.lorenz(lam)
+        spread |= {
+            f"lorenz_{name}": _rounded(curve[torch.linspace(0, len(lam), CURVE + 1).round().long()]),
             f"gini_{name}": float(mechanisms.gini(lam)),
             f"ess_{name}": float(mechanisms.effective_sample_size(lam)),
             f"mean_{name}": float(lam.mean()),
             f"share_{name}": float(lam[leaning(easy, hard)].sum() / lam.sum()),
         }
-    return measured | _gains(real, phantom, easy, hard) | {"cells": _cells(real, phantom, easy, hard)}
+    return spread | gains(real, phantom, easy, hard)
 
 
 def leaning(easy: Tensor, hard: Tensor) -> Tensor:
@@ -108,20 +119,18 @@ def leaning(easy: Tensor, hard: Tensor) -> Tensor:
     return (easy > easy.median()) & (hard < hard.median())
 
 
-def _gains(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
+def gains(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
     """Rank correlations of a point's gain in weight with what fits it; the last at equal real weight."""
     gain = phantom.log() - real.log()
-    ranks = torch.stack([t.argsort().argsort().double() for t in (gain, easy, hard, easy + hard)])
-    of_gain, _, of_hard, of_margin = torch.corrcoef(ranks)
-    matched = (of_gain[2] - of_gain[3] * of_hard[3]) / ((1 - of_gain[3] ** 2) * (1 - of_margin[2] ** 2)).sqrt()
+    ranks = torch.stack([t.argsort().argsort().double() for t in (gain, easy, hard, real)])
+    of_gain, _, of_hard, of_real = torch.corrcoef(ranks)
+    matched = (of_gain[2] - of_gain[3] * of_hard[3]) / ((1 - of_gain[3] ** 2) * (1 - of_real[2] ** 2)).sqrt()
     return {"gain_easy": float(of_gain[1]), "gain_hard": float(of_gain[2]), "gain_hard_matched": float(matched)}
 
 
-def _cells(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> list[list[float]]:
+def cells(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor, bins: Bins) -> list[list[float]]:
     """The bins that hold points: easy bin, hard bin, median real weight, median phantom weight."""
-    grids = [
-        mechanisms.median_by_contribution(lam, easy, hard, (EASY_BINS, HARD_BINS)).median for lam in (real, phantom)
-    ]
+    grids = [mechanisms.median_by_contribution(lam, easy, hard, bins).median for lam in (real, phantom)]
     where = grids[0].isfinite().nonzero()
     values = torch.stack([g[tuple(where.T)] for g in grids], 1)
     return [[*place, *_rounded(value)] for place, value in zip(where.tolist(), values, strict=True)]
@@ -142,6 +151,7 @@ def checkpoints(rows: Iterable[Row], epoch: int | None = None) -> list[Row]:
             continue
         known = [c for c in run["checkpoints"] if epoch is None or c["epoch"] <= epoch]
         settings = {name: run[name] for name in ("seed", "rho", "train_head", "collapsed")}
+        settings["setting"] = f"{head(run['train_head'])}, ρ = {RHOS[run['train_head']]:g}"
         for checkpoint in known if epoch is None else known[-1:]:
             chosen.append({**settings, "algorithm": algorithm(run), **checkpoint})
     return chosen
@@ -187,13 +197,13 @@ def at_every_epoch(
 def uniformity_table(rows: list[Row]) -> report.Table:
     """Gini coefficient and effective sample size of the weights."""
     lines = [
-        [head(trained), name, epoch, *(estimate(group, c) for c in ("gini_real", "gini_phantom")),
+        [setting, name, epoch, *(estimate(group, c) for c in ("gini_real", "gini_phantom")),
          *(estimate(group, c) for c in ("ess_real", "ess_phantom")), estimate(group, "train_error")]
-        for (trained, name, epoch), group in by(rows, "train_head", "algorithm", "epoch").items()
+        for (setting, name, epoch), group in by(rows, "setting", "algorithm", "epoch").items()
     ]  # fmt: skip
-    columns = ["head", "checkpoint", "epoch", "Gini, real", "Gini, phantom", "effective sample, real",
+    columns = ["setting", "checkpoint", "epoch", "Gini, real", "Gini, phantom", "effective sample, real",
                "effective sample, phantom", "training error"]  # fmt: skip
-    return report.Table(columns, lines, "Importance weights of 300 points; mean over seeds ± standard error.")
+    return report.Table(columns, lines, "Importance weights of training points; mean over seeds ± standard error.")
 
 
 def estimate(rows: Iterable[Row], column: str) -> report.Estimate:
@@ -202,29 +212,34 @@ def estimate(rows: Iterable[Row], column: str) -> report.Estimate:
 
 
 def uniformity_claims(rows: list[Row]) -> list[report.Claim]:
-    """Both comparisons of figure 5, for each head."""
+    """Both comparisons of figure 5, for each setting."""
 
     def within(group: list[Row]) -> report.Estimate:
         return report.estimate(row["gini_real"] - row["gini_phantom"] for row in group if row["rho"])
 
     def across(group: list[Row]) -> report.Estimate:
-        lsam, sgd = ([row for row in group if algorithm(row) == name] for name in ("LSAM", "SGD"))
-        return gain(lsam, sgd, lambda row: row["gini_phantom" if row["rho"] else "gini_real"])
+        aware, sgd = ([row for row in group if bool(row["rho"]) == climbs] for climbs in (True, False))
+        return gain(aware, sgd, lambda row: row["gini_phantom" if row["rho"] else "gini_real"])
 
     judged = []
-    for trained, group in by(rows, "train_head").items():
-        setting = f"{head(trained)}, ρ = {RHOS[trained]:g}"
+    for setting, group in by(rows, "setting").items():
+        name = _aware(group)
         judged += [
             at_every_epoch(
-                f"Within LSAM's checkpoint the phantom weights are more uniform than the real ones ({setting}).",
+                f"Within {name}'s checkpoint the phantom weights are more uniform than the real ones ({setting}).",
                 within, group, "more uniform", "Gini of the real weights minus that of the phantom weights.",
             ),
             at_every_epoch(
-                f"The weights of LSAM's updates are more uniform than those of SGD's ({setting}).",
-                across, group, "more uniform", "Gini of SGD's real weights minus that of LSAM's phantom weights.",
+                f"The weights of {name}'s updates are more uniform than those of SGD's ({setting}).",
+                across, group, "more uniform", f"Gini of SGD's real weights minus that of {name}'s phantom weights.",
             ),
         ]  # fmt: skip
     return judged
+
+
+def _aware(rows: Iterable[Row]) -> str:
+    """The name of the sharpness-aware algorithm among rows."""
+    return next(row["algorithm"] for row in rows if row["rho"])
 
 
 def draw_lorenz(axes: Any, rows: list[Row]) -> None:
@@ -243,14 +258,14 @@ def draw_lorenz(axes: Any, rows: list[Row]) -> None:
 def fit_table(rows: list[Row]) -> report.Table:
     """Who gains weight at the phantom parameter."""
     lines = [
-        [head(trained), name, epoch, *(estimate(group, column) for column in _FIT)]
-        for (trained, name, epoch), group in by(rows, "train_head", "algorithm", "epoch").items()
+        [setting, name, epoch, *(estimate(group, column) for column in _FIT)]
+        for (setting, name, epoch), group in by(rows, "setting", "algorithm", "epoch").items()
     ]
     caption = (
         "Share of the weight on points fit well by the easy and poorly by the hard feature (above and below the "
         "median), and rank correlations of log(λ̃/λ) with the contributions; mean over seeds ± standard error."
     )
-    return report.Table(["head", "checkpoint", "epoch", *_FIT.values()], lines, caption)
+    return report.Table(["setting", "checkpoint", "epoch", *_FIT.values()], lines, caption)
 
 
 _FIT = {
@@ -263,11 +278,9 @@ _FIT = {
 
 
 def fit_claims(rows: list[Row]) -> list[report.Claim]:
-    """Whom the phantom parameter of LSAM hears more, for each head."""
+    """Whom the phantom parameter of LSAM or SAM hears more, for each setting."""
     judged = []
-    lsam = [row for row in rows if row["algorithm"] == "LSAM"]
-    for trained, group in by(lsam, "train_head").items():
-        setting = f"{head(trained)}, ρ = {RHOS[trained]:g}"
+    for setting, group in by((row for row in rows if row["rho"]), "setting").items():
         judged += [
             at_every_epoch(text.format(setting), _mean_of(value), group, paper, detail)
             for text, value, paper, detail in _FIT_CLAIMS
@@ -308,36 +321,35 @@ _FIT_CLAIMS: tuple[tuple[str, Callable[[Row], float], str, str], ...] = (
 )
 
 
-def draw_medians(axes: Any, rows: list[Row], which: str) -> Any:
+def draw_medians(axes: Any, rows: list[Row], which: str, bins: Bins = BINS, most: float = 100) -> Any:
     """Median weight by contribution, averaged over seeds: at the real or the phantom parameter, or their ratio.
 
-    The ratio is of shares: each weight over the mean weight, so that a common factor does not show.
+    The ratio is of shares: each weight over the mean weight, so that a common factor does not show. Its colours end
+    at ``most`` and at 1 / ``most``.
     """
     from matplotlib.colors import LogNorm
     from numpy.ma import masked_invalid
 
-    grid = _mean_grid(rows, which)
-    scale = LogNorm(0.01, 100) if which == "ratio" else LogNorm(1e-4, 1)
+    grid = _mean_grid(rows, which, bins)
+    scale = LogNorm(1 / most, most) if which == "ratio" else LogNorm(1e-4, 1)
     cmap = "RdBu_r" if which == "ratio" else "viridis"
-    edges = EASY_BINS.numpy(), HARD_BINS.numpy()
-    mesh = axes.pcolormesh(*edges, masked_invalid(grid.T.numpy()), norm=scale, cmap=cmap)
+    mesh = axes.pcolormesh(*(edges.numpy() for edges in bins), masked_invalid(grid.T.numpy()), norm=scale, cmap=cmap)
     axes.grid(visible=False)
     axes.axhline(0, color="#777777", linewidth=0.7)
     axes.axvline(0, color="#777777", linewidth=0.7)
     return mesh
 
 
-def fit_limits(axes: Any, rows: list[Row]) -> None:
+def fit_limits(axes: Any, rows: list[Row], bins: Bins = BINS) -> None:
     """Show the bins that hold points, on axes that share their limits."""
-    cells = [cell for row in rows for cell in row["cells"]]
-    for edges, index, limit in ((EASY_BINS, 0, axes.set_xlim), (HARD_BINS, 1, axes.set_ylim)):
-        used = [cell[index] for cell in cells]
+    for index, (edges, limit) in enumerate(zip(bins, (axes.set_xlim, axes.set_ylim), strict=True)):
+        used = [cell[index] for row in rows for cell in row["cells"]]
         limit(float(edges[min(used)]) - 0.5, float(edges[max(used) + 1]) + 0.5)
 
 
-def _mean_grid(rows: list[Row], which: str) -> Tensor:
+def _mean_grid(rows: list[Row], which: str, bins: Bins) -> Tensor:
     """Geometric mean over seeds of each bin's median; nan where no seed has a point."""
-    total, count = (torch.zeros(len(EASY_BINS) - 1, len(HARD_BINS) - 1).double() for _ in range(2))
+    total, count = (torch.zeros(*(len(edges) - 1 for edges in bins)).double() for _ in range(2))
     for row in rows:
         for i, j, real, phantom in row["cells"]:
             ratio = (phantom / row["mean_phantom"]) / (real / row["mean_real"])

@@ -1,4 +1,4 @@
-"""Training: many small runs at once (:func:`fit_many`), each equal to the same run trained alone."""
+"""Many small runs at once (:func:`fit_many`), each equal to the same run trained alone."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class ModuleConfig:
             )
 
 
-Config = ToyConfig | ModuleConfig
+Small = ToyConfig | ModuleConfig
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 def fit_many(
-    runs: Sequence[Config],
+    runs: Sequence[Small],
     *,
     checkpoints: Sequence[int] = (),
     keep_weights: bool = False,
@@ -338,13 +338,13 @@ def fit_many(
             yield from results
 
 
-def count_steps(run: Config) -> int:
+def count_steps(run: Small) -> int:
     """How many steps a run takes."""
     n = run.n if isinstance(run, ToyConfig) else len(run.problem.y)
     return run.epochs * math.ceil(n / run.batch)
 
 
-def _shape(run: Config) -> Hashable:
+def _shape(run: Small) -> Hashable:
     """What runs must share to advance in lock step."""
     if isinstance(run, RuleConfig):
         return run.n, run.batch, run.epochs, _but_for_rho(run.rule)
@@ -367,8 +367,8 @@ def _rho(rule: Any) -> float | None:
     return rho if isinstance(rho, (int, float)) else None
 
 
-def _chunks(runs: Sequence[Config], most: int, workers: int) -> list[list[Config]]:
-    groups: dict[Hashable, list[Config]] = {}
+def _chunks(runs: Sequence[Small], most: int, workers: int) -> list[list[Small]]:
+    groups: dict[Hashable, list[Small]] = {}
     for run in runs:
         groups.setdefault(_shape(run), []).append(run)
     parts = []
@@ -393,7 +393,7 @@ class _Counter:
                 self.progress(self.done, self.total)
 
 
-Job = tuple[list[Config], frozenset[int], bool, torch.dtype]  # what _train takes
+Job = tuple[list[Small], frozenset[int], bool, torch.dtype]  # what _train takes
 
 
 def _by_workers(jobs: Sequence[Job], workers: int, counter: _Counter) -> Iterator[list[Result]]:
@@ -431,7 +431,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from samphire.train import _serve; _serve()"],
+            [sys.executable, "-c", "from samphire.train.many import _serve; _serve()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

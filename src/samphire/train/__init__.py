@@ -1,0 +1,33 @@
+"""Training: one network on a real data set (:func:`fit`), or many small ones at once (:func:`fit_many`)."""
+
+from samphire.train.config import Config, appendix_b, parse
+from samphire.train.many import (
+    Checkpoint,
+    ModuleConfig,
+    Problem,
+    Result,
+    RuleConfig,
+    ToyConfig,
+    count_steps,
+    fit_many,
+    generator,
+)
+from samphire.train.single import Trained, fit, load_network
+
+__all__ = [
+    "Checkpoint",
+    "Config",
+    "ModuleConfig",
+    "Problem",
+    "Result",
+    "RuleConfig",
+    "ToyConfig",
+    "Trained",
+    "appendix_b",
+    "count_steps",
+    "fit",
+    "fit_many",
+    "generator",
+    "load_network",
+    "parse",
+]

@@ -1,0 +1,121 @@
+"""The examples a run is trained and judged on, decoded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from samphire import data, records
+from samphire.data.cache import decoded
+from samphire.data.split import Split
+
+Advance = Callable[[str, int, int], None]
+PROBED_ON = {"probe_train": "probe_test", "target_train": "target_test", "val": "test"}
+ROOM = 4 / 3  # side of the stored images, in sides of the network's, where these are random crops
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The examples a run is trained and judged on.
+
+    Args:
+        train: What the network is trained on, at the size that crops are taken from.
+        whole: The same examples at the network's size, as it is judged.
+        val: Where settings are selected; ``None`` if not asked for.
+        test: Where group errors are measured.
+        probe_train: Where probes are trained.
+        probe_test: Where they are tested.
+        domain: Whether the probing parts are another domain.
+    """
+
+    train: Split
+    whole: Split
+    val: Split
+    test: Split
+    probe_train: Split
+    probe_test: Split
+    domain: bool
+
+    @property
+    def classes(self) -> int:
+        """How many values the label has."""
+        return len(self.train.classes) or int(self.train.label.max()) + 1
+
+
+def load_parts(
+    name: str,
+    root: str | os.PathLike[str],
+    *,
+    size: int = 96,
+    target: str | None = None,
+    augment: bool = False,
+    examples: int | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Advance | None = None,
+) -> Parts:
+    """The parts of a data set that training and probing need.
+
+    Args:
+        name: Of the data set.
+        root: Its folder, or the one above it.
+        size: Side of the network's images, for sets of image files.
+        target: Domain to transfer to, for sets with domains.
+        augment: Store the training images larger, for random crops.
+        examples: Only so many training examples, see :func:`some`.
+        cache: Folder for decoded images; the user's cache by default.
+        progress: Called with what is done, the images done and those to do.
+    """
+    parts = data.load(name, root, **({} if target is None else {"target": target}))
+    tested = next((PROBED_ON[part] for part in PROBED_ON if part in parts), None)
+    if tested is None:
+        raise ValueError(f"{name} has one feature only; take a set with two, such as fmnist-mnist.")
+    trained = next(part for part in PROBED_ON if part in parts)
+    place = Path(cache) if cache is not None else default_cache()
+
+    def ready(part: Split, side: int) -> Split:
+        return part if isinstance(part.images, np.ndarray) else decoded(part, side, place, progress=progress)
+
+    chosen = some(parts["train"], examples)
+    whole = ready(chosen, size)
+    files = not isinstance(chosen.images, np.ndarray)
+    at_size = {part: ready(parts[part], size) for part in dict.fromkeys(("val", "test", trained, tested))}
+    return Parts(
+        train=ready(chosen, round(ROOM * size)) if augment and files else whole,
+        whole=whole,
+        val=at_size["val"],
+        test=at_size["test"],
+        probe_train=at_size[trained],
+        probe_test=at_size[tested],
+        domain=trained == "target_train",
+    )
+
+
+def some(split: Split, n: int | None) -> Split:
+    """So many of the examples, in the groups' proportions, always the same ones; all of them for ``None``.
+
+    Example:
+        >>> y = np.repeat([0, 1], [60, 20])
+        >>> np.bincount(some(Split(y, y, {"y": y}), 8).label)
+        array([6, 2])
+    """
+    if n is None:
+        return split
+    if n > len(split):
+        raise ValueError(f"examples must be at most the {len(split)} training examples there are, got {n}.")
+    group = split.group
+    draw = np.random.default_rng(records.seed(0, "examples")).random(len(split))
+    order = np.lexsort((draw, group))
+    size = np.bincount(group)
+    rank = np.arange(len(split)) - np.repeat(np.cumsum(size) - size, size)
+    place = np.empty(len(split))
+    place[order] = (rank + 0.5) / size[group[order]]  # a group's examples, evenly over 0 to 1
+    return split.subset(np.sort(np.argsort(place, kind="stable")[:n]))
+
+
+def default_cache() -> Path:
+    """The user's folder for decoded images."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "samphire"
