@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from samphire.train import CHUNK, ToyConfig, _ToyFleet
+from samphire.train.many import CHUNK, ToyConfig, _ToyFleet
 
 BATCH, N = 5, 300
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from samphire import train
 from samphire.models import ToyNet, mlp, two_views
 from samphire.optim import SharpnessAware
 from samphire.optim.batched import ALGORITHMS, FeatureRuns, ModuleRuns, Stack, stacked, with_rho
 from samphire.optim.protocol import Memory, bind, sharpness_aware_gradient
 from samphire.optim.rules import ae_sam, asam, entropy_sgd, every, gsam, looksam, lsam, m_sharpness, sam, ssam_f, wsam
 from samphire.train import ModuleConfig, Problem, Result, ToyConfig, fit_many
+from samphire.train import many as train
 
 DOUBLE = torch.float64
 

@@ -20,10 +20,11 @@ LAYERS = [
     {"optim", "models", "data"},
     {"losses", "averaging", "reweighting"},
     {"probes", "mechanisms", "landscape"},
-    {"train"},
+    {"train", "phantoms"},
     {"sweep", "report"},
     {"experiments", "integrations"},
     {"cli"},
+    {"__main__"},
 ]
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
 # What measures must not depend on how steps are taken.

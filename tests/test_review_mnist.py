@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from samphire import experiments, report
 from samphire.data.sources import write_idx
 from samphire.experiments import (
+    Places,
     mnist,
     review_averaging,
     review_bias,
@@ -71,7 +72,7 @@ def rows(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list
 
 
 def computed(runs: list[Any], root: Path) -> list[Any]:
-    found = dict(mnist.compute(runs, root, lambda done, total: None))
+    found = dict(mnist.compute(runs, Places(root, root), lambda done, total: None))
     return [found[run] for run in runs]
 
 
@@ -168,7 +169,7 @@ def test_progress_counts_gradients_and_reaches_the_total(root: Path) -> None:
     small = Run("m_sharpness", settings=(("m", 5),), gradients=40, n=100)
     assert [mnist.steps(run) for run in (*runs, small)] == [20, 40, 10, 80]
     seen: list[tuple[int, int]] = []
-    list(mnist.compute(runs, root, lambda done, total: seen.append((done, total))))
+    list(mnist.compute(runs, Places(root, root), lambda done, total: seen.append((done, total))))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert {total for _, total in seen} == {70}
     assert seen[-1][0] in (60, 70)  # the clock says nothing while it runs

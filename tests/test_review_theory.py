@@ -382,8 +382,8 @@ def needs_data(monkeypatch):
     """An experiment that computes its runs together, from data."""
     given = []
 
-    def compute(runs, root, progress):
-        given.append(root)
+    def compute(runs, places, progress):
+        given.append(places.data)
         for i, run in enumerate(reversed(runs), 1):  # in any order
             progress(i, len(runs))
             yield run, review_rates_row(run)

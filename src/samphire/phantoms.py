@@ -26,6 +26,8 @@ from samphire.probes.protocol import L2, checked, members_of
 from samphire.tree import Vector
 
 Batch = tuple[Tensor, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+Logits = Callable[[dict[str, Tensor]], Tensor]
 Statistics = Literal["train", "eval"]
 
 
@@ -48,7 +50,7 @@ def batch_weights(
     rule: Rule,
     batches: Iterable[Batch],
     *,
-    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    loss: Loss = F.cross_entropy,
     batch_norm: Statistics = "train",
 ) -> BatchWeights:
     r"""Each example's importance weight at the real and at the phantom parameter, batch by batch as in training.
@@ -65,7 +67,8 @@ def batch_weights(
 
     Args:
         model: Any classifier that is called with ``x`` and returns logits.
-        rule: A rule of :mod:`samphire.optim.rules` that takes batches as a whole.
+        rule: A rule of :mod:`samphire.optim.rules` that takes the batch as a whole. What it remembers from step to
+            step it starts without, in each batch.
         batches: Pairs of inputs, as the network takes them, and labels; each example in one batch.
         loss: The mean loss of a batch, from logits and labels: what the rule climbs.
         batch_norm: ``"train"``: BatchNorm normalises by the batch, at the real and at the phantom parameter, as in a
@@ -87,13 +90,13 @@ def batch_weights(
         raise ValueError(f"batch_norm must be 'train' or 'eval', got {batch_norm!r}.")
     w = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     bound = bind(rule, model)
-    asked = next(bound.gradient(Vector(w), Memory())).wrt
-    moved = {name: t for name, t in w.items() if asked is None or name in asked}
+    asked = next(bound.gradient(Vector(w), Memory(n=1))).wrt
+    moved = {name: t for name, t in w.items() if not asked or name in asked}
     found = []
     with _normalising(model, batch_norm):
         for k, (x, y) in enumerate(batches):
             x, y = (t.to(next(iter(w.values())).device) for t in (x, y))
-            logits = _visited(bound, moved, _logits_of(model, x, moved), lambda z, y=y: loss(z, y))  # type: ignore[misc]
+            logits = _visited(bound, moved, _logits_of(model, x, moved), loss, y)
             real, phantom = (mechanisms.importance_weights(z.double(), y).cpu() for z in (logits[0], logits[-1]))
             found.append((real, phantom, torch.full((len(y),), k)))
     if not found:
@@ -111,9 +114,7 @@ def _normalising(model: nn.Module, batch_norm: Statistics) -> Iterator[None]:
         yield
 
 
-def _visited(
-    rule: Rule, w: dict[str, Tensor], logits: Callable[[dict[str, Tensor]], Tensor], loss: Callable[[Tensor], Tensor]
-) -> list[Tensor]:
+def _visited(rule: Rule, w: dict[str, Tensor], logits: Logits, loss: Loss, y: Tensor) -> list[Tensor]:
     """The batch's logits at every point where the rule asks for a gradient: the first is real, the last phantom."""
     visited: list[Tensor] = []
 
@@ -123,15 +124,15 @@ def _visited(
         there = {name: t.detach().requires_grad_() for name, t in (Vector(w) + request.eps).dense().items()}
         with torch.enable_grad():
             z = logits(there)
-            g = torch.autograd.grad(loss(z), list(there.values()), materialize_grads=True)
+            g = torch.autograd.grad(loss(z, y), list(there.values()), materialize_grads=True)
         visited.append(z.detach())
         return Vector(dict(zip(there, g, strict=True)))
 
-    drive(rule, w, Memory(), answer)
+    drive(rule, w, Memory(n=len(y)), answer)
     return visited
 
 
-def _logits_of(model: nn.Module, x: Tensor, moved: Iterable[str]) -> Callable[[dict[str, Tensor]], Tensor]:
+def _logits_of(model: nn.Module, x: Tensor, moved: Iterable[str]) -> Logits:
     """A batch's logits as a function of the weights that move; what a head is given is computed once."""
     layers = {name.rpartition(".")[0] for name in moved}
     if len(layers) == 1:

@@ -496,11 +496,12 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _stored(folder: Path) -> Stored:
+    done = (folder / "done").exists()  # looked at first: then all rows are there
     return Stored(
         folder=folder,
         config=_config(folder / "config.json"),
         rows=tuple(_lines(folder / "rows.jsonl")),
-        done=(folder / "done").exists(),
+        done=done,
         sessions=tuple(_lines(folder / "sessions.jsonl")),
     )
 

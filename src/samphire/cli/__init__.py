@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from samphire.cli import data, probe, reproduce, rules, sharpness, train
+from samphire.cli import data, probe, reproduce, rules, sharpness, sweep, train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +24,9 @@ def samphire() -> None:
 app.command(epilog="Example:  samphire rules --json")(rules.rules)
 app.add_typer(data.app, name="data")
 app.command(epilog="Example:  samphire train cifar-mnist rule=sam rho=0.1 --root data")(train.train)
+app.command(epilog="Example:  samphire sweep cifar-mnist --seeds 0,1,2,3 --on processes --root data --out runs")(
+    sweep.sweep
+)
 app.command(epilog="Example:  samphire probe runs/3f2a --root data --out probe.png")(probe.probe)
 app.command(epilog="Example:  samphire sharpness runs/3f2a --root data --groups --out pictures")(sharpness.sharpness)
 app.command(epilog="Example:  samphire reproduce fig2 fig3 --scale paper --out report")(reproduce.reproduce)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +13,10 @@ import torch
 import typer
 from rich.console import Console
 
-from samphire import data, models, probes, records, report
+from samphire import models, probes, records, report
 from samphire.cli.progress import bar
-from samphire.data.cache import decoded
-from samphire.data.split import Split
+from samphire.train.parts import Parts, load_parts
+from samphire.train.single import load_weights
 
 Advance = Callable[[str, int, int], None]
 Curves = dict[str, dict[int, probes.Probe]]
@@ -34,7 +32,7 @@ def probe(
     layer: Annotated[str | None, typer.Option(help="A module's name instead of the last Linear's input.")] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Balanced samples to train probes on.")] = 20,
     pretrained: Annotated[str | None, typer.Option(help="Weights the training began with: a control.")] = None,
-    size: Annotated[int, typer.Option(help="Side of the network's images, for sets of image files.")] = 96,
+    size: Annotated[int | None, typer.Option(help="Side of the images, where the run does not say.")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for decoded images; the user's cache if none.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a picture, with learning curves, to this PNG file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row instead.")] = False,
@@ -42,12 +40,13 @@ def probe(
     """Say which features a network has learned: probe errors beside controls, and errors by group."""
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} to write {out.name} in; make it first.")
-    given = {"data": data_name, "model": model, "layer": layer, "target": target, "weights": pretrained}
+    given = {"data": data_name, "model": model, "layer": layer, "target": target, "weights": pretrained, "size": size}
     config = read_run(run, {name: value for name, value in given.items() if value is not None})
     weights = run / "model.pt" if run.is_dir() else run
     with bar() as advance:
-        parts = load_parts(config, root, size, cache, advance)
-        networks = _networks(config, weights, len(parts.train.classes) or int(parts.train.label.max()) + 1)
+        where = {"size": config.get("size", 96), "target": config.get("target"), "cache": cache}
+        parts = load_parts(config["data"], root, judged_only=True, progress=advance, **where)
+        networks = _networks(config, weights, parts.classes)
         rows, curves = measure(networks, parts, config.get("layer"), feature, resamples, out is not None, advance)
     if as_json:
         for row in rows:
@@ -58,65 +57,29 @@ def probe(
         records.write_atomic(out, picture(rows, curves))
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The examples a run is judged by.
-
-    Args:
-        train: What the network was trained on.
-        test: Where its group errors are measured.
-        probe_train: Where probes are trained.
-        probe_test: Where they are tested.
-        domain: Whether the probing parts are another domain.
-    """
-
-    train: Split
-    test: Split
-    probe_train: Split
-    probe_test: Split
-    domain: bool
-
-
 def read_run(run: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a run, with what was given on the command line instead of what it says."""
     if not run.exists():
         raise FileNotFoundError(f"there is no run at {run}; give a folder with model.pt, or a file of weights.")
     path = run / "config.json"
     config: dict[str, Any] = json.loads(path.read_text()) if run.is_dir() and path.exists() else {}
-    config |= dict(given)
+    config = {name: value for name, value in config.items() if value is not None} | dict(given)
     for name in ("data", "model"):
         if not isinstance(config.get(name), str):
             raise ValueError(f"{run} does not say its {name}; name it with --{name}.")
     return config
 
 
-def load_parts(config: Mapping[str, Any], root: Path, size: int, cache: Path | None, advance: Advance) -> Parts:
-    """The parts of the run's data set that are needed, decoded."""
-    settings = {name: config[name] for name in ("target",) if name in config}
-    parts = data.load(config["data"], root, **settings)
-    names = {
-        "probe_train": ("probe_train", "probe_test"),
-        "target_train": ("target_train", "target_test"),
-        "val": ("val", "test"),
-    }
-    pair = next((pair for name, pair in names.items() if name in parts), None)
-    if pair is None:
-        raise ValueError(f"{config['data']} has one feature only; probe a set with two, such as fmnist-mnist.")
-    place = cache or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "samphire"
-    ready: dict[str, Split] = {}
-    for name in dict.fromkeys(("test", *pair)):
-        part = parts[name]
-        ready[name] = part if isinstance(part.images, np.ndarray) else decoded(part, size, place, progress=advance)
-    return Parts(parts["train"], ready["test"], ready[pair[0]], ready[pair[1]], domain=pair[0] == "target_train")
-
-
 def _networks(config: Mapping[str, Any], weights: Path, classes: int) -> dict[str, torch.nn.Module]:
     """The trained network, and those that tell what its architecture and its first weights give by themselves."""
     spec, first = config["model"], config.get("weights")
-    found = {"trained": models.load(spec, classes, weights)}
+    trained: Any = load_weights(spec, classes, weights)
+    found = {"trained": trained}
     if first is not None:
         found["pretrained, untouched"] = models.load(spec, classes, first)
     found["random weights"] = models.load(spec, classes, generator=torch.Generator().manual_seed(0))
+    for network in found.values():
+        network.normalise = trained.normalise
     return found
 
 

@@ -20,6 +20,7 @@ def bar() -> Iterator[Callable[[str, int, int], None]]:
         TextColumn("left:"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
+        speed_estimate_period=3600,  # seconds: an epoch may take minutes
     )
 
     def advance(what: str, done: int, total: int) -> None:

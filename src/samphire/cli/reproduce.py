@@ -18,7 +18,7 @@ def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(help="Figures; none for all, without --root for all that need no data.")
     ] = None,
-    scale: Annotated[str, typer.Option(help="tiny (seconds), quick (minutes) or paper.")] = "quick",
+    scale: Annotated[str, typer.Option(help="tiny (seconds), quick (minutes), reduced (hours) or paper.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for the page, pictures, tables and rows.")] = Path("report"),
     root: Annotated[Path | None, typer.Option(help="Folder with the data sets, for figures that need some.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per claim instead.")] = False,

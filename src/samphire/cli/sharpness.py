@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +17,14 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
 
-from samphire import data, landscape, models, records, report
+from samphire import data, landscape, records, report
 from samphire.cli.probe import read_run
 from samphire.cli.progress import bar
 from samphire.data.cache import decoded
 from samphire.data.split import Split
 from samphire.landscape import Landscape
+from samphire.train.parts import default_cache
+from samphire.train.single import load_weights
 from samphire.tree import Vector
 
 Advance = Callable[[str, int, int], None]
@@ -44,7 +45,7 @@ def sharpness(
     k: Annotated[int, typer.Option("--k", help="Eigenvalues at either end of the Hessian's spectrum.")] = 5,
     groups: Annotated[bool, typer.Option("--groups", help="Also the sharpness of every group of examples.")] = False,
     batch: Annotated[int, typer.Option(min=1, help="Examples per pass; decides the memory.")] = 100,
-    size: Annotated[int, typer.Option(help="Side of the network's images, for sets of image files.")] = 96,
+    size: Annotated[int | None, typer.Option(help="Side of the images, where the run does not say.")] = None,
     cache: Annotated[
         Path | None, typer.Option(help="Folder for decoded images; the user's cache by default.")
     ] = None,
@@ -52,12 +53,12 @@ def sharpness(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per measure instead.")] = False,
 ) -> None:
     """Say where a network sits: sharpness, Hessian and bound on its data, each with what it means."""
-    given = {"data": data_name, "model": model, "target": target}
+    given = {"data": data_name, "model": model, "target": target, "size": size}
     config = read_run(run, {name: value for name, value in given.items() if value is not None})
     with bar() as advance:
-        split = load_split(config, root, part, examples, size, cache, advance)
+        split = load_split(config, root, part, examples, cache, advance)
         count = len(split.classes) or int(split.label.max()) + 1
-        network = models.load(config["model"], count, run / "model.pt" if run.is_dir() else run)
+        network = load_weights(config["model"], count, run / "model.pt" if run.is_dir() else run)
         found = measure(network, split, batch, rho, rho_scaled, m or [], k, groups, out is not None, advance)
     for name, result in found.items():
         if as_json:
@@ -71,7 +72,7 @@ def sharpness(
 
 
 def load_split(
-    config: Mapping[str, Any], root: Path, part: str, examples: int, size: int, cache: Path | None, advance: Advance
+    config: Mapping[str, Any], root: Path, part: str, examples: int, cache: Path | None, advance: Advance
 ) -> Split:
     """Some examples of one part of the run's data set, decoded; always the same ones."""
     parts = data.load(config["data"], root, **{name: config[name] for name in ("target",) if name in config})
@@ -82,8 +83,7 @@ def load_split(
     split = whole.subset(np.sort(chosen))
     if isinstance(split.images, np.ndarray):
         return split
-    place = cache or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "samphire"
-    return decoded(split, size, place, progress=advance)
+    return decoded(split, config.get("size", 96), cache or default_cache(), progress=advance)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,14 @@ and one way from a run to its row, as JSON data::
 
     row(result)                              of a trained ToyConfig; TRAINING has settings for fit_many, if any
     row(run)                                 of a run of any other class, computed one after the other
-    compute(runs, root, progress)            yields (run, row) for runs that are computed together, in any order
+    compute(runs, places, progress)          yields (run, row) for runs that are computed together, in any order
 
-``progress`` is called with the work done and the work to do, in any unit. Optional: ``steps(run)``, how long a run
-takes in steps of the toy (1 if there is none), for the time left; ``DATA``, names of the data sets that must be under
-``root``, for instance ``("mnist",)``. Names that begin with ``review`` are of the review, all others of the paper.
+``places`` are the folders of the data sets and of trainings, whose checkpoints outlive an interruption; a run may be
+left out if its data are not there. ``progress`` is called with the work done and the work to do, in any unit.
+
+Optional: ``steps(run)``, how long a run takes in steps of the toy (1 if there is none), for the time left; ``DATA``,
+names of the data sets that must be there, for instance ``("mnist",)``; a scale ``"reduced"`` where the paper's takes
+days on a CPU. Names that begin with ``review`` are of the review, all others of the paper.
 
 Rows are stored as they come, so an interrupted experiment goes on where it stopped; what another one has stored of
 the same runs, by the same ``row`` or ``compute``, is not computed again.
@@ -42,7 +45,20 @@ from samphire.train import ToyConfig
 Row = dict[str, Any]
 Progress = Callable[[str, int, int], None]
 
-SCALES = ("tiny", "quick", "paper")
+SCALES = ("tiny", "quick", "reduced", "paper")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders that an experiment may use.
+
+    Attributes:
+        data: The data sets.
+        trainings: Runs of :func:`samphire.train.fit`.
+    """
+
+    data: Path
+    trainings: Path
 
 
 def names() -> list[str]:
@@ -95,8 +111,9 @@ def reproduce(
 
     Args:
         chosen: Names; none for all, without a ``data_root`` for all that need no data.
-        scale: ``"tiny"`` (seconds), ``"quick"`` (minutes) or ``"paper"``.
-        out: Folder for ``index.html``, pictures and tables, and for the rows, in ``runs``.
+        scale: ``"tiny"`` (seconds), ``"quick"`` (minutes), ``"reduced"`` (hours on two cores) or ``"paper"``; one
+            that has no reduced scale takes the paper's.
+        out: Folder for ``index.html``, pictures and tables, for the rows, in ``runs``, and for ``trainings``.
         data_root: Folder that holds the data sets, for experiments that need some.
         progress: Called with what is being done, the steps done and the steps to do.
         done: Called with each result as it is finished.
@@ -118,6 +135,11 @@ def reproduce(
     machine = records.provenance() | {"seconds": round(time.perf_counter() - started, 1), "scale": scale}
     report.write(out, results, machine=machine, title=f"samphire: {scale} scale")
     return results
+
+
+def at_scale(module: Any, scale: str) -> Any:
+    """An experiment's configuration at a scale."""
+    return module.SCALES[scale if scale in module.SCALES else "paper"]
 
 
 def _data(module: Any) -> tuple[str, ...]:
@@ -162,8 +184,9 @@ class _Work:
         root: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.modules, self.store, self.root, self.progress = modules, store, root, progress
-        self.configs = {name: module.SCALES[scale] for name, module in modules.items()}
+        self.modules, self.store, self.progress = modules, store, progress
+        self.places = Places(Path(root or "."), store.with_name("trainings"))
+        self.configs = {name: at_scale(module, scale) for name, module in modules.items()}
         self.runs = {name: self._runs(name) for name in modules}
         self.kinds: dict[Any, list[str]] = {}
         for name, module in modules.items():
@@ -188,7 +211,11 @@ class _Work:
         for group in self.kinds.values():
             for name, rows in self._compute(group).items():
                 by_key = {row["key"]: row for row in rows}
-                found[name] = [by_key[key] for key in self.runs[name]]
+                found[name] = [by_key[key] for key in self.runs[name] if key in by_key]
+                if not found[name]:
+                    raise ValueError(
+                        f"{name} has no data set under {self.places.data} to run on; name another --root."
+                    )
         return found
 
     def _compute(self, group: list[str]) -> dict[str, list[Row]]:
@@ -212,7 +239,7 @@ class _Work:
             self.done += self._steps(group) - steps
             if missing:
                 said = self._said(", ".join(group), steps)
-                for run, row in _computed(module, list(missing.values()), self.root, said):
+                for run, row in _computed(module, list(missing.values()), self.places, said):
                     keep({"key": records.key(run), **row})
             self.done += steps
             return {name: folder.rows for name, folder in folders.items()}
@@ -234,11 +261,11 @@ class _Work:
 
 
 def _computed(
-    module: Any, runs: list[Any], root: str | os.PathLike[str] | None, progress: Callable[[int, int], None]
+    module: Any, runs: list[Any], places: Places, progress: Callable[[int, int], None]
 ) -> Iterator[tuple[Any, Row]]:
     """Every run with its row, as they come."""
     if hasattr(module, "compute"):
-        yield from module.compute(runs, root, progress)
+        yield from module.compute(runs, places, progress)
     elif isinstance(runs[0], ToyConfig):
         for result in train.fit_many(runs, progress=progress, **_training(module)):
             yield result.config, module.row(result)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from samphire import report
 from samphire.data.sources import mnist
-from samphire.experiments import Row, by, mean
+from samphire.experiments import Places, Row, by, mean
 from samphire.models import mlp
 from samphire.optim import SharpnessAware
 from samphire.optim.describe import in_use
@@ -254,10 +254,10 @@ def problem(
 
 
 def compute(
-    runs: Sequence[Run | Clock], root: str | os.PathLike[str], progress: Callable[[int, int], None]
+    runs: Sequence[Run | Clock], places: Places, progress: Callable[[int, int], None]
 ) -> Iterator[tuple[Run | Clock, Row]]:
     """Train runs that look at the same epochs together; every run with its row."""
-    digits, total, done = load(os.fspath(root)), sum(map(steps, runs)), 0
+    digits, total, done = load(os.fspath(places.data)), sum(map(steps, runs)), 0
     groups = by(({"run": run, "look": getattr(run, "checkpoints", ())} for run in runs), "look")
     for checkpoints, group in groups.items():
         chosen = [cell["run"] for cell in group]

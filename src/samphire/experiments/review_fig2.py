@@ -218,7 +218,7 @@ def _paths_and_curves(rows: list[Row]) -> Any:
         right.set(
             xscale="log", yscale="log", ylim=(1e-3, 3), xlim=(5e-6, 0.5), xlabel="ρ", ylabel="λ max where SAM ends"
         )
-        right.legend(loc="center left")
+        right.legend(loc="lower center")
     return figure
 
 

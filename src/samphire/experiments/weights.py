@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,15 +104,20 @@ def measured(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
     """How evenly the weights of a checkpoint are spread, and whom the phantom parameter hears more."""
     spread: Row = {}
     for name, lam in (("real", real), ("phantom", phantom)):
-        curve = mechanisms.lorenz(lam)
         spread |= {
-            f"lorenz_{name}": _rounded(curve[torch.linspace(0, len(lam), CURVE + 1).round().long()]),
+            f"lorenz_{name}": _curve(lam),
             f"gini_{name}": float(mechanisms.gini(lam)),
             f"ess_{name}": float(mechanisms.effective_sample_size(lam)),
             f"mean_{name}": float(lam.mean()),
             f"share_{name}": float(lam[leaning(easy, hard)].sum() / lam.sum()),
         }
     return spread | gains(real, phantom, easy, hard)
+
+
+def _curve(lam: Tensor) -> list[float]:
+    """The Lorenz curve at evenly spaced shares of the points; it is linear in between."""
+    whole = mechanisms.lorenz(lam)
+    return rounded(np.interp(np.linspace(0, len(lam), CURVE + 1), np.arange(len(whole)), whole))
 
 
 def leaning(easy: Tensor, hard: Tensor) -> Tensor:
@@ -133,11 +139,12 @@ def cells(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor, bins: Bins)
     grids = [mechanisms.median_by_contribution(lam, easy, hard, bins).median for lam in (real, phantom)]
     where = grids[0].isfinite().nonzero()
     values = torch.stack([g[tuple(where.T)] for g in grids], 1)
-    return [[*place, *_rounded(value)] for place, value in zip(where.tolist(), values, strict=True)]
+    return [[*place, *rounded(value)] for place, value in zip(where.tolist(), values, strict=True)]
 
 
-def _rounded(values: Tensor) -> list[float]:
-    return [float(f"{v:.4g}") for v in values.tolist()]
+def rounded(values: Tensor | Iterable[float]) -> list[float]:
+    """Four significant digits, as rows keep them."""
+    return [float(f"{float(v):.4g}") for v in values]
 
 
 # What the figures ask of rows

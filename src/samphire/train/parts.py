@@ -25,7 +25,7 @@ class Parts:
     Args:
         train: What the network is trained on, at the size that crops are taken from.
         whole: The same examples at the network's size, as it is judged.
-        val: Where settings are selected; ``None`` if not asked for.
+        val: Where settings are selected.
         test: Where group errors are measured.
         probe_train: Where probes are trained.
         probe_test: Where they are tested.
@@ -54,6 +54,7 @@ def load_parts(
     target: str | None = None,
     augment: bool = False,
     examples: int | None = None,
+    judged_only: bool = False,
     cache: str | os.PathLike[str] | None = None,
     progress: Advance | None = None,
 ) -> Parts:
@@ -66,6 +67,7 @@ def load_parts(
         target: Domain to transfer to, for sets with domains.
         augment: Store the training images larger, for random crops.
         examples: Only so many training examples, see :func:`some`.
+        judged_only: Leave the training images encoded: the run is over.
         cache: Folder for decoded images; the user's cache by default.
         progress: Called with what is done, the images done and those to do.
     """
@@ -80,11 +82,11 @@ def load_parts(
         return part if isinstance(part.images, np.ndarray) else decoded(part, side, place, progress=progress)
 
     chosen = some(parts["train"], examples)
-    whole = ready(chosen, size)
-    files = not isinstance(chosen.images, np.ndarray)
+    whole = chosen if judged_only else ready(chosen, size)
+    crops = augment and not judged_only and not isinstance(chosen.images, np.ndarray)
     at_size = {part: ready(parts[part], size) for part in dict.fromkeys(("val", "test", trained, tested))}
     return Parts(
-        train=ready(chosen, round(ROOM * size)) if augment and files else whole,
+        train=ready(chosen, round(ROOM * size)) if crops else whole,
         whole=whole,
         val=at_size["val"],
         test=at_size["test"],

@@ -93,25 +93,23 @@ def fit(
     if before is not None and before.stopped:
         raise ValueError(f"the training that {config.method} builds on ended early: {before.stopped}")
     with joined(device) as ranks, _opened(out, config, ranks) as run:
-        if ranks.from_first(run.done):
-            return Trained(config, run.folder, tuple(ranks.from_first(run.rows)))
-        parts = load_parts(
-            config.data,
-            root,
-            size=config.size,
-            target=config.target,
-            augment=config.augment,
-            examples=config.examples,
-            cache=cache,
-            progress=progress if ranks.first else None,
-        )
-        if config.method == "dfr":
-            assert before is not None
-            rows = [_retrained(config, before, parts, run)] if not run.rows else run.rows
-            return Trained(config, run.folder, tuple(rows))
-        training = _Training(config, parts, ranks, _positions(config, before, parts))
-        _train(training, run, progress)
-        return Trained(config, run.folder, tuple(run.rows))
+        if not ranks.from_first(run.done):
+            told = progress if ranks.first else None
+            parts = load_parts(
+                config.data,
+                root,
+                size=config.size,
+                target=config.target,
+                augment=config.augment,
+                examples=config.examples,
+                cache=cache,
+                progress=told,
+            )
+            if config.method != "dfr":
+                _train(_Training(config, parts, ranks, _positions(config, before, parts)), run, told)
+            elif ranks.first and before is not None and not run.rows:
+                _retrain(config, before, parts, run)
+        return Trained(config, run.folder, tuple(ranks.from_first(run.rows)))
 
 
 def load_network(folder: str | os.PathLike[str], weights: str = "model.pt") -> nn.Module:
@@ -122,11 +120,28 @@ def load_network(folder: str | os.PathLike[str], weights: str = "model.pt") -> n
         weights: Which of its weights, for instance ``"epoch-5.pt"``.
     """
     folder = Path(folder)
+    for name in ("config.json", weights):
+        if not (folder / name).exists():
+            raise FileNotFoundError(f"run {folder} has no {name}; it is not finished, or its training stopped.")
     config = json.loads((folder / "config.json").read_text())
-    scale = json.loads((folder / "input.json").read_text())
-    net: Any = models.load(config["model"], scale["classes"], folder / weights)
-    net.normalise = Normalise(tuple(scale["mean"]), tuple(scale["std"]))
-    return net.eval()
+    classes = json.loads((folder / "input.json").read_text())["classes"]
+    return load_weights(config["model"], classes, folder / weights).eval()
+
+
+def load_weights(spec: str, classes: int, weights: Path) -> nn.Module:
+    """A network with the weights of a file and, where ``input.json`` lies beside it, its scale of inputs.
+
+    Args:
+        spec: The network's name, see :func:`samphire.models.load`.
+        classes: Its outputs.
+        weights: The file.
+    """
+    net: Any = models.load(spec, classes, weights)
+    beside = weights.with_name("input.json")
+    if beside.exists():
+        scale = json.loads(beside.read_text())
+        net.normalise = Normalise(tuple(scale["mean"]), tuple(scale["std"]))
+    return net
 
 
 # Before and after: what the methods add
@@ -159,7 +174,7 @@ def _positions(config: Config, before: Trained | None, parts: Parts) -> Position
     return None
 
 
-def _retrained(config: Config, before: Trained, parts: Parts, run: records.Run) -> Row:
+def _retrain(config: Config, before: Trained, parts: Parts, run: records.Run) -> None:
     """DFR: another last layer on the same features, which are probed already."""
     net = load_network(before.folder)
     features = probes.features(net, parts.probe_train.images)
@@ -172,7 +187,6 @@ def _retrained(config: Config, before: Trained, parts: Parts, run: records.Run) 
     _store(run.folder / "model.pt", net.state_dict())
     records.write_atomic(run.folder / "input.json", (before.folder / "input.json").read_bytes())
     run.append(row)
-    return row
 
 
 # The loop
@@ -181,7 +195,9 @@ def _retrained(config: Config, before: Trained, parts: Parts, run: records.Run) 
 def _train(training: _Training, run: records.Run, progress: Advance | None) -> None:
     """Epochs from where the run is to its end; the first process writes."""
     config, ranks = training.config, training.ranks
-    state = run.folder / "state.pt"
+    state, final = run.folder / "state.pt", run.folder / "model.pt"
+    if ranks.from_first(final.exists()):
+        return  # killed between the end of training and the mark that it is done
     training.load(ranks.from_first(torch.load(state, map_location="cpu") if ranks.first and state.exists() else None))
     if ranks.first:
         _catch_up(run, training.rows)
@@ -189,7 +205,7 @@ def _train(training: _Training, run: records.Run, progress: Advance | None) -> N
         if training.done == 0:
             _keep(training, run)
     while training.done < config.epochs and not training.stopped:
-        row = training.epoch(progress if ranks.first else None)
+        row = training.epoch(progress)
         if ranks.first and not training.stopped:
             row |= training.judged(progress)
         training.rows.append(row)
@@ -198,10 +214,9 @@ def _train(training: _Training, run: records.Run, progress: Advance | None) -> N
             _store(state, whole)
             _keep(training, run)
             run.append(row)
-    if ranks.first:
-        if not training.stopped:
-            _store(run.folder / "model.pt", training.net.state_dict())
-        state.unlink(missing_ok=True)
+    if ranks.first and not training.stopped:
+        _store(final, training.net.state_dict())
+        state.unlink()
 
 
 def _catch_up(run: records.Run, rows: list[Row]) -> None:

@@ -1,0 +1,5 @@
+"""``python -m samphire``, for torchrun."""
+
+from samphire.cli import main
+
+main()

@@ -1,0 +1,15 @@
+"""Figure 6, CelebA: SAM hears images more that the easy feature fits well and the hard one poorly.
+
+samphire reproduce fig6-celeba --root DIR
+"""
+
+from __future__ import annotations
+
+from samphire.experiments import fig6_toy, real_weights
+
+PAPER_SAYS = fig6_toy.PAPER_SAYS
+NOTES = real_weights.NOTES
+DATA = ("celeba",)
+SCALES = real_weights.scales("celeba")
+runs, compute, steps = real_weights.runs, real_weights.compute, real_weights.steps
+tables, plots, claims = real_weights.FIGURE_6

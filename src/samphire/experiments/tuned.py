@@ -1,0 +1,218 @@
+"""What tables 1 and 2 share: tune each algorithm on a data set, then repeat its best setting with more seeds.
+
+Not an experiment of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import ttest_1samp
+
+from samphire import data, report, sweep
+from samphire.data.layouts import find
+from samphire.experiments import Places, Row
+from samphire.train import Config, fit
+
+ALGORITHMS = {"sgd": "SGD", "sam": "SAM", "lsam": "one-pass LSAM"}
+KEPT = ("val_error", "val_loss", "val_worst", "test_error", "test_worst", "probe", "probe_val", "stopped")
+LEVEL = 0.05  # of the paired test
+NOTES = (
+    "Each algorithm is tuned with the first seed, over learning rates, and over radii if it has one: so SAM and LSAM "
+    "have more trials than SGD. The setting with the lowest validation error (groups weighted as in training) is "
+    "taken, of equals the one with the lowest validation loss, and repeated with the other seeds. What other "
+    "criteria would have taken stands in the last table.",
+    "Algorithms of one seed share initial weights, order of the batches and crops, so differences are paired.",
+    "LSAM is trained in one pass. The paper has no such column.",
+)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """One block of a table.
+
+    Args:
+        data: The data set.
+        lr: Learning rates.
+        rho: Radii; 0 is SGD.
+        seeds: The first tunes, all count.
+        target: Domain to transfer to, for sets with domains.
+        settings: What differs from the paper's appendix B: fields of :class:`samphire.train.Config`.
+    """
+
+    data: str
+    lr: tuple[float, ...]
+    rho: tuple[float, ...]
+    seeds: int = 4
+    target: str | None = None
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def grid(self) -> list[Config]:
+        """The trials of the first seed."""
+        targets = None if self.target is None else (self.target,)
+        lists: dict[str, Any] = {"lr": self.lr, "rho": self.rho, "targets": targets}
+        return sweep.grid(self.data, ("sam", "lsam"), **lists, **dict(self.settings))
+
+
+def tuning(name: str, **settings: Any) -> Tuning:
+    """The paper's grid for a data set."""
+    return Tuning(name, tuple(sweep.GRIDS[name]["lr"]), tuple(sweep.GRIDS[name]["rho"]), **settings)
+
+
+def steps(run: Tuning) -> int:
+    """How long a block takes, in epochs of SGD; SAM's take two."""
+    per_seed = [1, 2, 1]
+    grid = sum(2 if config.rule == "sam" else 1 for config in run.grid())
+    return run.grid()[0].epochs * (grid + (run.seeds - 1) * sum(per_seed))
+
+
+def compute(
+    runs: Sequence[Tuning], places: Places, progress: Callable[[int, int], None]
+) -> Iterator[tuple[Tuning, Row]]:
+    """Every block whose data are there; the trainings are kept, so that what is interrupted goes on."""
+    total, before = sum(map(steps, runs)), 0
+    work = partial(fit, root=places.data, out=places.trainings)
+    for run in runs:
+        if _is_there(run.data, places.data):
+            told = _scaled(progress, before, steps(run), total)
+            yield run, _row(run, work, places.trainings, told)
+        before += steps(run)
+
+
+def _is_there(name: str, root: Path) -> bool:
+    sources = data.catalog.PAIRED.get(name) or (data.SETS[name],)
+    try:
+        for source in sources:
+            find(source, root)
+    except OSError:
+        return False
+    return True
+
+
+def _scaled(
+    progress: Callable[[int, int], None], before: int, mine: int, total: int
+) -> Callable[[str, int, int], None]:
+    return lambda what, done, of: progress(before + mine * done // of, total)
+
+
+def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Callable[[str, int, int], None]) -> Row:
+    """Tune, choose, repeat."""
+    jobs = run.grid()
+    share = len(jobs) / (len(jobs) + 3 * (run.seeds - 1))
+    swept = sweep.run(jobs, work, out, on="processes", progress=_part(progress, 0.0, share))
+    trials = swept.trials
+    chosen = {choice.side: choice for choice in sweep.select(trials)}
+    best = {side: _setting(jobs, side, choice) for side, choice in chosen.items() if choice.lr is not None}
+    again = [replace(config, seed=seed) for config in best.values() for seed in range(1, run.seeds)]
+    more = sweep.run(again, work, out, on="processes", progress=_part(progress, share, 1.0)).trials
+    if failed := [trial for trial in (*trials, *more) if trial.error]:
+        raise RuntimeError(f"{len(failed)} trainings on {run.data} failed; the first: {failed[0].error}")
+    sides = {
+        side: {
+            "lr": config.lr,
+            "rho": config.radius,
+            "settings": chosen[side].settings,
+            "runs": [_kept(t) for t in (*trials, *more) if replace(t.config, seed=0) == config],
+        }
+        for side, config in best.items()
+    }
+    return {
+        "data": run.data,
+        "target": run.target,
+        "epochs": jobs[0].epochs,
+        "model": jobs[0].model,
+        "sides": sides,
+        "grid": [_kept(trial) for trial in trials],
+        "criteria": [{k: str(v) if k != "lr" else v for k, v in row.items()} for row in sweep.table(trials)],
+    }
+
+
+def _part(progress: Callable[[str, int, int], None], start: float, end: float) -> Callable[[str, int, int], None]:
+    return lambda what, done, of: progress(what, round(1000 * (start + (end - start) * done / max(of, 1))), 1000)
+
+
+def _setting(jobs: Sequence[Config], side: str, choice: sweep.Choice) -> Config:
+    return next(job for job in jobs if (job.rule, job.lr, job.radius) == (side, choice.lr, choice.rho))
+
+
+def _kept(trial: sweep.Trial) -> Row:
+    config, row = trial.config, trial.row or {}
+    about = {"rule": config.rule, "lr": config.lr, "rho": config.radius, "seed": config.seed, "state": trial.state}
+    return about | {name: row[name] for name in KEPT if name in row}
+
+
+# What came out
+
+
+def values(row: Row, side: str, read: Callable[[Row], float]) -> dict[int, float]:
+    """A value of the finished runs of one side, by seed."""
+    runs = row["sides"].get(side, {"runs": []})["runs"]
+    return {run["seed"]: read(run) for run in runs if run["state"] == "done"}
+
+
+def spread(found: Mapping[int, float], percent: bool = True) -> str:
+    """Mean and standard deviation (n - 1) over seeds, with their number."""
+    factor, places = (100, 2) if percent else (1, 3)
+    estimate = report.estimate(factor * value for value in found.values())
+    if estimate.n < 2:
+        return f"{estimate.mean:.{places}f} (n={estimate.n})"
+    std = estimate.error * math.sqrt(estimate.n)
+    return f"{estimate.mean:.{places}f} ± {std:.{places}f} (n={estimate.n})"
+
+
+def by_difficulty(row: Row) -> tuple[str, str]:
+    """Easy and hard feature: by SGD's mean probe error, which is the paper's definition."""
+    runs = [run["probe"] for run in row["sides"]["sgd"]["runs"] if run["state"] == "done"]
+    easy, *_, hard = sorted(runs[0], key=lambda name: sum(probe[name] for probe in runs))
+    return easy, hard
+
+
+def compared(text: str, ours: Mapping[int, float], sgd: Mapping[int, float], paper: str, unit: float) -> report.Claim:
+    """A claim that a value is lower than SGD's, by a paired test over seeds.
+
+    It holds, or does not, if the difference is significant; a difference within the noise is not judged.
+
+    Args:
+        text: The claim.
+        ours: Values by seed.
+        sgd: Those of SGD.
+        paper: What the paper has.
+        unit: What the values are multiplied by to be shown.
+    """
+    seeds = sorted(set(ours) & set(sgd))
+    gain = [unit * (ours[seed] - sgd[seed]) for seed in seeds]
+    estimate = report.estimate(gain)
+    if len(seeds) < 3 or estimate.error < 1e-9:
+        detail = "There are too few seeds to judge." if len(seeds) < 3 else "The difference is the same in all seeds."
+        return report.Claim(text, None, f"difference {estimate}", paper, detail)
+    p = float(ttest_1samp(gain, 0.0).pvalue)
+    holds = None if p >= LEVEL else estimate.mean < 0
+    word = "within the noise" if holds is None else "significant"
+    return report.Claim(
+        text,
+        holds,
+        f"difference {estimate}",
+        paper,
+        f"Paired t-test over seeds: p = {p:.2g}, {word}; ± is one standard error.",
+    )
+
+
+def criteria_table(rows: Sequence[Row]) -> report.Table:
+    """What each criterion would have chosen, with the numbers of the first seed."""
+    found = [
+        {"data": name_of(row), **{k: v for k, v in line.items() if v != "–"}}
+        for row in rows
+        for line in row["criteria"]
+    ]
+    caption = "What each criterion would choose, with the errors of the first seed (shares of one)."
+    return report.table(found, caption=caption)
+
+
+def name_of(row: Row) -> str:
+    """The block's name."""
+    return row["data"] if row["target"] is None else f"{row['data']}, {row['target']}"

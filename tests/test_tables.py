@@ -1,0 +1,124 @@
+"""Tables 1 and 2: tuned, repeated and judged on small trees, and what they make of rows written by hand."""
+
+import json
+import math
+
+import pytest
+
+import trees
+from samphire import experiments, report, sweep
+from samphire.experiments import table1, table2, tuned
+from samphire.experiments.tuned import Tuning, compared
+
+
+def run(rule, seed, test, easy, hard, lr=0.05, rho=0.1, state="done"):
+    probe = {"object": hard, "digit": easy}
+    values = {"test_error": test, "probe": probe, "probe_val": probe} if state == "done" else {}
+    return {"rule": rule, "lr": lr, "rho": 0.0 if rule == "sgd" else rho, "seed": seed, "state": state} | values
+
+
+def block(data="cifar-mnist", hard=(0.14, 0.15, 0.13, 0.14), gain=(0.02, 0.03, 0.01, 0.02)):
+    """SGD, SAM better by the gain in each seed, and LSAM the same as SGD but for a changing sign."""
+    sgd = [run("sgd", seed, 0.001, 0.002, e) for seed, e in enumerate(hard)]
+    sam = [run("sam", seed, 0.001, 0.002, e - g) for seed, (e, g) in enumerate(zip(hard, gain, strict=True))]
+    lsam = [run("lsam", seed, 0.001, 0.002, e + 0.01 * (-1) ** seed) for seed, e in enumerate(hard)]
+    sides = {
+        name: {"lr": 0.05, "rho": runs[0]["rho"], "settings": n, "runs": runs}
+        for name, runs, n in (("sgd", sgd, 3), ("sam", sam, 18), ("lsam", lsam, 18))
+    }
+    grid = [runs[0] for runs in (sgd, sam, lsam)]
+    about = {"data": data, "target": None, "epochs": 20, "model": "small_cnn"}
+    return about | {"sides": sides, "grid": grid, "criteria": []}
+
+
+def test_the_table_has_ours_beside_the_papers():
+    table, _ = table1.tables([block()])
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    sgd, sam, lsam = rows[:3]
+    assert sgd["data"] == "cifar-mnist (easy digit, hard object)"
+    assert sgd["hard feature's probe error"] == "14.00 ± 0.82 (n=4)"  # std of 14, 15, 13, 14 is sqrt(2 / 3)
+    assert sam["hard feature's probe error"] == "12.00 ± 0.00 (n=4)"
+    assert (sgd["settings tried"], sam["settings tried"]) == (3, 18)
+    assert (sam["paper: hard"], lsam["paper: hard"]) == ("10.2 ± 0.51", "–")
+    assert [row["algorithm"] for row in rows[3:]] == ["not run: not at this scale, or no data"] * 3
+
+
+def test_claims_are_judged_by_a_paired_test():
+    claims = {claim.text: claim for claim in table1.claims([block()])}
+    sam = claims["cifar-mnist: the hard feature's probe error after SAM is lower than after SGD."]
+    # differences -2, -3, -1, -2: mean -2, standard error sqrt(2 / 3) / 2, t = -4.90 with 3 degrees of freedom
+    assert sam.holds is True
+    assert sam.ours == "difference -2.00 ± 0.41 (n=4)"
+    assert "p = 0.016" in sam.detail
+    lsam = claims["cifar-mnist: the hard feature's probe error after one-pass LSAM is lower than after SGD."]
+    assert lsam.holds is None
+    assert "within the noise" in lsam.detail
+    worse = {c.text: c for c in table1.claims([block(gain=(-0.02, -0.03, -0.01, -0.02))])}[sam.text]
+    assert worse.holds is False
+
+
+@pytest.mark.parametrize(
+    ("ours", "sgd", "detail"),
+    [
+        ({0: 0.1, 1: 0.1}, {0: 0.2, 1: 0.3}, "too few seeds"),
+        ({0: 0.1, 1: 0.1, 2: 0.1}, {0: 0.2, 3: 0.3, 4: 0.5}, "too few seeds"),
+        ({0: 0.1, 1: 0.2, 2: 0.3}, {0: 0.2, 1: 0.3, 2: 0.4}, "the same in all seeds"),
+    ],
+)
+def test_what_cannot_be_judged_is_not(ours, sgd, detail):
+    claim = compared("lower", ours, sgd, "", unit=1)
+    assert claim.holds is None
+    assert detail in claim.detail
+
+
+def test_domains_are_judged_together_too():
+    rows = []
+    for target, gain in (("art_painting", 0.01), ("cartoon", 0.02), ("photo", 0.02), ("sketch", 0.03)):
+        row = block("pacs", hard=(0.2,), gain=(gain,)) | {"target": target}
+        for side in row["sides"].values():
+            for r in side["runs"]:
+                r["probe"] = {"label": r["probe"]["object"]}
+        rows.append(row)
+    claims = {claim.text: claim for claim in table2.claims(rows)}
+    over = claims["pacs, over its domains: the probe's error after SAM is lower than after SGD."]
+    assert (over.holds, over.ours) == (True, "difference -2.00 ± 0.41 (n=4)")
+    assert claims["pacs, photo: the probe's error after SAM is lower than after SGD."].holds is None
+    table, _ = table2.tables(rows)
+    accuracy = table.columns.index("accuracy")
+    assert table.rows[0][accuracy] == "0.800 (n=1)"
+
+
+def test_the_steps_of_a_block_are_its_epochs_of_sgd():
+    tuning = Tuning("cifar-mnist", (0.05, 0.1), (0.0, 0.1, 0.2), seeds=3, settings=(("epochs", 5),))
+    # two rates: SGD once, SAM twice at two passes, LSAM twice; then two seeds of 1 + 2 + 1
+    assert tuned.steps(tuning) == 5 * (2 * (1 + 2 * 2 + 2) + 2 * 4)
+
+
+def test_the_paper_scale_is_the_papers_grid():
+    for module, sets in ((table1, table1.PAPER), (table2, table2.PAPER)):
+        blocks = module.runs(module.SCALES["paper"])
+        assert {b.data for b in blocks} == set(sets)
+        for b in blocks:
+            assert (b.lr, b.rho) == (sweep.GRIDS[b.data]["lr"], sweep.GRIDS[b.data]["rho"])
+            assert b.settings == ()
+    assert len(table2.runs(table2.SCALES["paper"])) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "tree"), [("table1", trees.dominoes), ("table2", trees.pacs)], ids=["table1", "table2"]
+)
+def test_tuned_and_repeated_end_to_end(tmp_path, monkeypatch, name, tree):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tree(tmp_path / "data")
+    (result,) = experiments.reproduce([name], scale="tiny", out=tmp_path / "out", data_root=root)
+    assert len(result.tables) == 2
+    assert all(claim.holds is None for claim in result.claims)
+    (stored,) = [
+        json.loads(line)
+        for path in (tmp_path / "out" / "runs").glob("*/rows.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert {side: len(found["runs"]) for side, found in stored["sides"].items()} == {"sgd": 2, "sam": 2, "lsam": 2}
+    assert all(math.isfinite(r["test_error"]) for r in stored["grid"])
+    assert all(figure.startswith(b"\x89PNG") for figure in result.figures)
+    assert report.text(result.tables[0])
