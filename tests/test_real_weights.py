@@ -55,10 +55,10 @@ def write_tree(root, data):
     return root
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
+    """Decoded images do not go to the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "samphire"
 
 
 def stored(out, name):
@@ -66,7 +66,7 @@ def stored(out, name):
 
 
 @pytest.mark.parametrize("data", FOLDERS)
-def test_four_figures_of_a_set_train_one_pair(tmp_path, cache, data):
+def test_four_figures_of_a_set_train_one_pair(tmp_path, data):
     root = write_tree(tmp_path, data)
     first, *others = names(data)
     results = experiments.reproduce([first], scale="tiny", out=tmp_path / "out", data_root=root)
@@ -75,7 +75,7 @@ def test_four_figures_of_a_set_train_one_pair(tmp_path, cache, data):
         others, scale="tiny", out=tmp_path / "out", data_root=root, progress=lambda *a: seen.append(a)
     )
     assert not seen
-    assert not list((cache / "trainings").iterdir())
+    assert len(list((tmp_path / "out" / "trainings").iterdir())) == 2
     for result in results:
         assert all(len(table.rows) for table in result.tables)
         assert result.claims
@@ -91,7 +91,7 @@ def test_four_figures_of_a_set_train_one_pair(tmp_path, cache, data):
         assert 0 < point["gini_real"] < 1
 
 
-def test_an_interrupted_pair_goes_on_with_what_it_has_trained(tmp_path, cache):
+def test_an_interrupted_pair_goes_on_with_what_it_has_trained(tmp_path):
     root = write_tree(tmp_path, "waterbirds")
     settings = {"scale": "tiny", "data_root": root}
     experiments.reproduce(["fig5-waterbirds"], out=tmp_path / "whole", **settings)
@@ -102,7 +102,7 @@ def test_an_interrupted_pair_goes_on_with_what_it_has_trained(tmp_path, cache):
 
     with pytest.raises(KeyboardInterrupt):
         experiments.reproduce(["fig5-waterbirds"], out=tmp_path / "parts", progress=stop, **settings)
-    kept = {path.name for path in (cache / "trainings").iterdir()}
+    kept = {path.name for path in (tmp_path / "parts" / "trainings").iterdir()}
     assert records.key(module("fig5-waterbirds").SCALES["tiny"].pair.configs["SGD"]) in kept
     done = []
     experiments.reproduce(

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import os
 import pkgutil
 import re
@@ -113,7 +114,8 @@ def reproduce(
         chosen: Names; none for all, without a ``data_root`` for all that need no data.
         scale: ``"tiny"`` (seconds), ``"quick"`` (minutes), ``"reduced"`` (hours on two cores) or ``"paper"``; one
             that has no reduced scale takes the paper's.
-        out: Folder for ``index.html``, pictures and tables, for the rows, in ``runs``, and for ``trainings``.
+        out: Folder for ``index.html``, pictures and tables, ``claims.json`` and ``provenance.json`` (who computed the
+            rows, where, when), for the rows, in ``runs``, and for ``trainings``.
         data_root: Folder that holds the data sets, for experiments that need some.
         progress: Called with what is being done, the steps done and the steps to do.
         done: Called with each result as it is finished.
@@ -126,7 +128,8 @@ def reproduce(
     for name, module in modules.items():
         _check_data(name, module, data_root)
     started = time.perf_counter()
-    rows = _Work(modules, scale, Path(out) / "runs", data_root, progress).rows()
+    work = _Work(modules, scale, Path(out) / "runs", data_root, progress)
+    rows = work.rows()
     results = []
     for name, module in modules.items():
         results.append(_result(name, module, rows[name], scale))
@@ -134,6 +137,9 @@ def reproduce(
             done(results[-1])
     machine = records.provenance() | {"seconds": round(time.perf_counter() - started, 1), "scale": scale}
     report.write(out, results, machine=machine, title=f"samphire: {scale} scale")
+    records.write_atomic(Path(out) / "claims.json", report.to_json(report.summary(results)).encode())
+    origin = {"experiments": list(modules), "scale": scale, "sessions": work.sessions()}
+    records.write_atomic(Path(out) / "provenance.json", json.dumps(origin, indent=1).encode())
     return results
 
 
@@ -217,6 +223,11 @@ class _Work:
                         f"{name} has no data set under {self.places.data} to run on; name another --root."
                     )
         return found
+
+    def sessions(self) -> list[Row]:
+        """Where and when the rows of these experiments were computed."""
+        mine = {records.key(Job(name, config)) for name, config in self.configs.items()}
+        return [s for run in records.read(self.store) if run.key in mine for s in run.sessions if s["rows"]]
 
     def _compute(self, group: list[str]) -> dict[str, list[Row]]:
         """Compute what no folder has, and put each row into every folder that wants it."""

@@ -43,7 +43,8 @@ SETTING = (
 )
 RATES = (
     "The review prints no learning rates and no ρ. Ours are constant and without momentum: the best of a grid by "
-    "training loss, on seeds that are used for nothing else; ρ = 0.05 is the default of SAM's authors."
+    "training loss, the smaller of two that are equal within their errors, on seeds that are used for nothing else; "
+    "ρ = 0.05 is the default of SAM's authors."
 )
 BUDGET = "A gradient computation is a pass forth and back over a batch: a step of SAM counts two."
 JUDGED = "Judged by the paired difference over seeds: clear if it exceeds two of its standard errors."

@@ -92,7 +92,7 @@ def tables(rows: list[Row]) -> list[report.Table]:
         bests.append([name, top["seed"], *(top[column] for column in (*COLUMNS, "test_error"))])
     heads = ["method", "learning rate", *COLUMNS.values(), "test error", "ms per gradient", "seconds", "collapsed"]
     tried = [
-        [name, lr, mean(same, "loss"), "chosen" if lr == METHODS[name].lr else ""]
+        [name, lr, mean(same, "loss"), "used" if lr == METHODS[name].lr else ""]
         for name, cell in grid.items()
         for lr, same in by(cell, "lr").items()
     ]
@@ -115,7 +115,7 @@ def plots(rows: list[Row]) -> list[Any]:
                 axes.set_title(title)
                 if column != "gap":
                     axes.set_yscale("log")
-        panels[0, 1].legend(loc="upper right")
+        panels[0, 0].legend(loc="upper right")
     return [figure]
 
 
