@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp, softmax
 from scipy.stats import binomtest
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
@@ -189,7 +190,7 @@ def test_scaler_is_scikit_learns_and_undone_exactly():
         (lambda: probes.features(nn.Linear(2, 2), [], ""), "no images"),
         (lambda: probe_a(np.ones((3, 1))), r"shape \(n, d\) with a row for each of 16"),
         (lambda: probe_a(np.full((16, 1), np.nan)), "row 0 is not"),
-        (lambda: probe_a(np.ones((16, 1)), per_group=3), "per_group must be 1 to 2"),
+        (lambda: probe_a(np.ones((16, 1)), per_group=3), "per_group must be an even number from 2 to 4"),
         (lambda: probe_a(np.ones((16, 1)), resamples=0), "resamples must be >= 1"),
         (lambda: probes.rows({"sam": {}}), "'sgd'"),
         (lambda: probes.dfr(np.ones((4, 1)), cells(1)), "two examples of every group"),
@@ -226,7 +227,7 @@ def test_every_example_is_drawn_sooner_or_later():
     assert seen == set(range(100))
 
 
-def test_neither_scaler_nor_fit_sees_the_held_out_half_or_the_test(monkeypatch):
+def test_penalties_are_chosen_without_the_held_out_half_and_all_without_the_test(monkeypatch):
     """Each row of the features is its own number, so that what the solver is given says whose it is."""
     split, test = two_features(80), cells(5)
     x = np.random.default_rng(0).normal(size=(80, 3))
@@ -235,9 +236,11 @@ def test_neither_scaler_nor_fit_sees_the_held_out_half_or_the_test(monkeypatch):
     monkeypatch.setattr(probes.protocol, "balanced_halves", lambda *a: drawn.append(real_halves(*a)) or drawn[-1])
     monkeypatch.setattr(probes.protocol, "softmax_regression", lambda z, *a: given.append(z) or real_fit(z, *a))
     probes.probe(x, split, np.ones((20, 3)), test, "a", resamples=4)
-    assert len(drawn) == len(given) == 4
-    for (train, _), z in zip(drawn, given, strict=True):
-        assert z == pytest.approx(StandardScaler().fit_transform(x[train]), abs=1e-12)
+    assert len(given) == 2 * len(drawn) == 8
+    for (train, held), tuned, final in zip(drawn, given[::2], given[1::2], strict=True):
+        both = np.concatenate([train, held])
+        assert tuned == pytest.approx(StandardScaler().fit_transform(x[train]), abs=1e-12)
+        assert final == pytest.approx(StandardScaler().fit_transform(x[both]), abs=1e-12)
 
 
 def test_the_whole_protocol_written_with_scikit_learn():
@@ -250,20 +253,19 @@ def test_the_whole_protocol_written_with_scikit_learn():
     draw2, noise = draw.normal(size=(2, 20)), lambda n: 2.5 * draw.normal(size=(n, 20))
     x, x_test, grid = look(split), look(test), (1e-2, 1e-1, 1.0)
     found = probes.probe(x, split, x_test, test, "b", resamples=3, l2=grid)
-    assert found.per_group == np.bincount(split.group).min() // 2
+    assert found.per_group == np.bincount(split.group).min() // 2 * 2
     again, y, y_test = np.random.default_rng(records.seed(0, "probe")), split.features["b"], test.features["b"]
+
+    def fitted(chosen, l2):
+        scaler = StandardScaler().fit(x[chosen])
+        fit = LogisticRegression(C=2 / (len(chosen) * l2), tol=1e-10, max_iter=10_000)
+        return make_pipeline(scaler, fit).fit(x[chosen], y[chosen])
+
     for error, l2 in zip(found.errors, found.l2, strict=True):
-        train, held = balanced_halves(split.group, found.per_group, again)
-        scaler = StandardScaler().fit(x[train])
-        fits = [
-            LogisticRegression(C=2 / (len(train) * g), tol=1e-10, max_iter=10_000).fit(
-                scaler.transform(x[train]), y[train]
-            )
-            for g in grid
-        ]
-        held_out = [np.mean(f.predict(scaler.transform(x[held])) != y[held]) for f in fits]
+        train, held = balanced_halves(split.group, found.per_group // 2, again)
+        held_out = [np.mean(fitted(train, g).predict(x[held]) != y[held]) for g in grid]
         best = max(i for i, e in enumerate(held_out) if e == min(held_out))
-        wrong = fits[best].predict(scaler.transform(x_test)) != y_test
+        wrong = fitted(np.concatenate([train, held]), grid[best]).predict(x_test) != y_test
         assert l2 == grid[best]
         assert error == pytest.approx(np.mean([wrong[test.group == g].mean() for g in range(4)]), abs=1e-12)
 
@@ -339,9 +341,9 @@ def test_learning_curve_falls_with_probe_size():
     mix = draw.normal(size=(2, 60)) / 4
     look = lambda s: np.stack([s.features["a"], s.features["b"]], 1) @ mix + draw.normal(size=(len(s), 60))
     curve = probes.learning_curve(look(split), split, look(test), test, "a", resamples=4)
-    assert list(curve) == [4, 8, 16, 32, 64]
+    assert list(curve) == [8, 16, 32, 64, 128]
     assert [p.per_group for p in curve.values()] == list(curve)
-    assert curve[64].mean < curve[4].mean - 0.05
+    assert curve[128].mean < curve[8].mean - 0.05
 
 
 def test_progress_counts_every_resample_once():

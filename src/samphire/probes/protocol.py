@@ -34,7 +34,7 @@ class Probe:
         feature: Its name.
         errors: The error of each resample's probe: the equal-weight mean over groups of their test errors.
         l2: The penalty each resample chose.
-        per_group: Training examples of each group.
+        per_group: Examples of each group it was trained on.
         groups: Test error of each group, averaged over resamples.
         interval: 95 % of bootstrap means, over resamples and over test examples within groups, lie in it.
         average: Which average the errors are; ``"plain"`` for a domain's.
@@ -100,8 +100,10 @@ def probe(
     Each resample draws as many examples of every group, half of them to train on and half to choose
     :math:`\lambda` by. The probe is multinomial logistic regression with an L2 penalty, solved to the optimum for
     every :math:`\lambda`, on features standardised by the training half. The :math:`\lambda` with the lowest error
-    on the other half is taken (of equals the largest), and that probe is tested on all test examples: its error is
-    the equal-weight mean of the groups' errors, which has the expectation of a balanced test set and less variance.
+    on the other half is taken (of equals the largest), a probe is trained with it on both halves, and tested on all
+    test examples: its error is the equal-weight mean of the groups' errors, which has the expectation of a balanced
+    test set and less variance. Where all groups are of one size every resample has all examples, and resamples differ
+    in the halves alone.
 
     Args:
         train_features: Frozen features (n, d) of examples the network was *not* trained on, such as the
@@ -112,7 +114,7 @@ def probe(
         feature: The name of the feature to predict.
         resamples: How many.
         l2: The grid of :math:`\lambda`, for the mean loss.
-        per_group: Training examples of each group; half the smallest group unless given.
+        per_group: Examples of each group in a resample, an even number; the smallest group's unless given.
         shuffle_labels: Train on the feature's values in random order: the control whose error must be that of
             guessing, whatever the features.
         seed: Of the draws, which depend on the groups alone: probes of other features, networks and layers
@@ -141,7 +143,7 @@ def probe(
     draw = np.random.default_rng(records.seed(seed, "probe"))
     wrong, chosen = np.empty((resamples, len(y_test)), bool), []
     for i in range(resamples):
-        train, held = balanced_halves(group, per_group, draw)
+        train, held = balanced_halves(group, per_group // 2, draw)
         target = y
         if shuffle_labels:
             both = np.concatenate([train, held])
@@ -249,7 +251,7 @@ def learning_curve(
         test_features: As there.
         test_split: As there.
         feature: As there.
-        sizes: Training examples per group; by default halved from the most there are down to 4.
+        sizes: Examples per group; by default halved from the most there are down to 8.
         progress: Called with the resamples done over all sizes and their number.
         settings: Of :func:`probe`.
 
@@ -257,11 +259,11 @@ def learning_curve(
         >>> a, b = np.repeat([0, 1], 40), np.tile([0, 1], 40)
         >>> split = Split(np.zeros(80), a, {"a": a, "b": b})
         >>> list(learning_curve(a[:, None], split, a[:, None], split, "a", resamples=1))
-        [5, 10]
+        [10, 20]
     """
     if sizes is None:
         most = int(np.unique(joint_groups(train_split)[0][0], return_counts=True)[1].min()) // 2
-        sizes = [most >> i for i in range(most.bit_length()) if i == 0 or most >> i >= 4][::-1]
+        sizes = [2 * (most >> i) for i in range(most.bit_length()) if i == 0 or most >> i >= 4][::-1]
     return {
         size: probe(
             *(train_features, train_split, test_features, test_split, feature),
@@ -402,12 +404,13 @@ def _check_groups(group: Codes, test_group: Codes, names: list[str], per_group: 
                 f"a probe needs two training examples and a test example of every group, but {name} has {n} and {m}; "
                 "take splits in which all combinations of features occur."
             )
-    most = int(counts.min()) // 2
+    most = int(counts.min()) // 2 * 2
     if per_group is None:
         return most
-    if not 1 <= per_group <= most:
+    if not 2 <= per_group <= most or per_group % 2:
+        smallest = names[int(counts.argmin())]
         raise ValueError(
-            f"per_group must be 1 to {most}, half of the smallest group {names[int(counts.argmin())]}, "
+            f"per_group must be an even number from 2 to {most}, as the smallest group {smallest} has, "
             f"got {per_group!r}."
         )
     return per_group
@@ -428,10 +431,11 @@ def _path(x: Array, y: Codes, classes: int, l2: Sequence[float]) -> list[Linear]
 
 
 def _tuned(x: Array, y: Codes, classes: int, train: Codes, held: Codes, l2: Sequence[float]) -> tuple[float, Linear]:
-    """The penalty with the lowest error on the held-out half, and the probe trained with it on the other."""
+    """The penalty with the lowest error on the held-out half, and the probe trained with it on both."""
     fits = _path(x[train], y[train], classes, l2)
     penalty = _best([np.mean(fit.predict(x[held]) != y[held]) for fit in fits], l2)
-    return penalty, fits[list(l2).index(penalty)]
+    both = np.concatenate([train, held])
+    return penalty, _path(x[both], y[both], classes, [penalty])[0]
 
 
 def _best(held_out: Any, l2: Sequence[float]) -> float:
