@@ -243,7 +243,7 @@ def _line(found: Mapping[str, Any]) -> Any:
 def _plane(found: Mapping[str, Any]) -> Any:
     with report.figure(size=(5, 4)) as (figure, axes):
         lines = axes.contour(found["plane"].x, found["plane"].y, np.nan_to_num(found["plane"].loss), levels=15)
-        axes.clabel(lines, fontsize=7)
+        axes.clabel(lines, fontsize=7, fmt="%.2g")
         axes.plot(0, 0, "k+")
         axes.set(xlabel="first filter-normalised direction", ylabel="second")
     return figure

@@ -83,7 +83,7 @@ def plots(rows: list[Row]) -> list[Any]:
             axes.axhline(mean(rules[""], column).mean, color="0.4", linestyle="--", label="SGD")
             axes.set_xlabel("sparsity (0 is SAM)")
             axes.set_ylabel(title)
-        panels[0].legend()
+        panels[1].legend(loc="upper left", bbox_to_anchor=(0, 0.93))
     return [figure]
 
 
