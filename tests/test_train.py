@@ -321,7 +321,7 @@ def test_dfr_is_another_head_on_the_same_features(root, tmp_path):
 
 
 def test_two_ranks_train_what_one_does(root, tmp_path):
-    words = ["fmnist-mnist", "model=test_train:even", "epochs=2", "batch=50", "resamples=0", "lr=0.1"]
+    words = ["fmnist-mnist", "model=test_train:even", "epochs=2", "batch=51", "resamples=0", "lr=0.1"]
     settings = {
         "sgd": ["rule=sgd"],
         "sam": ["rule=sam", "rho=0.2"],
