@@ -88,13 +88,17 @@ def fit(
         device: Where to compute; a GPU if there is one.
         progress: Called with what is done, the steps done and the steps to do.
     """
+    with joined(device) as ranks:
+        return _fit(config, root, out, cache, ranks, progress if ranks.first else None)
+
+
+def _fit(config: Config, root: Any, out: Any, cache: Any, ranks: Ranks, progress: Advance | None) -> Trained:
     first = _first_training(config)
-    before = None if first is None else fit(first, root, out, cache=cache, device=device, progress=progress)
+    before = None if first is None else _fit(first, root, out, cache, ranks, progress)
     if before is not None and before.stopped:
         raise ValueError(f"the training that {config.method} builds on ended early: {before.stopped}")
-    with joined(device) as ranks, _opened(out, config, ranks) as run:
+    with _opened(out, config, ranks) as run:
         if not ranks.from_first(run.done):
-            told = progress if ranks.first else None
             parts = load_parts(
                 config.data,
                 root,
@@ -103,10 +107,10 @@ def fit(
                 augment=config.augment,
                 examples=config.examples,
                 cache=cache,
-                progress=told,
+                progress=progress,
             )
             if config.method != "dfr":
-                _train(_Training(config, parts, ranks, _positions(config, before, parts)), run, told)
+                _train(_Training(config, parts, ranks, _positions(config, before, parts)), run, progress)
             elif ranks.first and before is not None and not run.rows:
                 _retrain(config, before, parts, run)
         return Trained(config, run.folder, tuple(ranks.from_first(run.rows)))
@@ -206,7 +210,7 @@ def _train(training: _Training, run: records.Run, progress: Advance | None) -> N
             _keep(training, run)
     while training.done < config.epochs and not training.stopped:
         row = training.epoch(progress)
-        if ranks.first and not training.stopped:
+        if ranks.first and "stopped" not in row:
             row |= training.judged(progress)
         training.rows.append(row)
         whole = training.state()
