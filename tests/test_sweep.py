@@ -125,7 +125,7 @@ def expected(jobs=JOBS):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(sweep, "POLL", 0.05)
+    monkeypatch.setattr(sweep.running, "POLL", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +337,7 @@ out, on, starters, fault = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), get
 (out.parent / f"ready-{time.time_ns()}").touch()
 while len(list(out.parent.glob("ready-*"))) < starters:
     time.sleep(0.01)
-sweep.POLL = 0.05
+sweep.running.POLL = 0.05
 train = partial(test_sweep.work, out=out, fault=fault)
 sweep.run(test_sweep.JOBS, train, out, on=on, workers=None if on == "here" else 1)
 """

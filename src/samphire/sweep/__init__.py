@@ -1,0 +1,27 @@
+"""Sweeps: a grid of trainings, computed here, by local processes or by Ray, and selected from afterwards.
+
+The files are the database. A job is one run folder of :mod:`samphire.records`, so executors only schedule, a sweep
+that is run again does what is missing, and every criterion selects from the same rows, also while they are written.
+"""
+
+from samphire.sweep.executors import EXECUTORS
+from samphire.sweep.grids import GRIDS, grid
+from samphire.sweep.running import Swept, run
+from samphire.sweep.selection import CRITERIA, Choice, Spread, select, table
+from samphire.sweep.trials import State, Trial, trials
+
+__all__ = [
+    "CRITERIA",
+    "EXECUTORS",
+    "GRIDS",
+    "Choice",
+    "Spread",
+    "State",
+    "Swept",
+    "Trial",
+    "grid",
+    "run",
+    "select",
+    "table",
+    "trials",
+]
