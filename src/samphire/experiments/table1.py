@@ -171,7 +171,8 @@ def _grid(rows: Sequence[Row]) -> Any:
                     mine = [r for r in row["grid"] if r["lr"] == lr and r["rule"] in ("sgd", side) and "probe" in r]
                     points = sorted((r["rho"], 100 * r["probe"][hard]) for r in mine)
                     axes.plot(*zip(*points, strict=True), marker="o", color=report.PALETTE[k], label=f"lr {lr:g}")
-                axes.set(title=f"{row['data']}, {ALGORITHMS[side]}", xlabel="ρ (0 is SGD)")
+                radii = sorted({run["rho"] for run in row["grid"]})
+                axes.set(title=f"{row['data']}, {ALGORITHMS[side]}", xlabel="ρ (0 is SGD)", xticks=radii)
             line[0].set_ylabel(f"probe error of {hard}, %\n(first seed)")
         panels[0][0].legend()
     return figure
