@@ -193,7 +193,7 @@ def test_every_experiment_gives_tables_pictures_and_claims(name: str, rows: dict
 
 
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize("scale", experiments.SCALES)
+@pytest.mark.parametrize("scale", ["tiny", "quick", "paper"])
 def test_runs_are_distinct_and_every_rule_is_known(name: str, scale: str) -> None:
     module: Any = MODULES[name]
     runs = module.runs(module.SCALES[scale])

@@ -1,6 +1,7 @@
 """The review's theory: closed forms, golden numbers, equality with the reference rule, and claims that can fail."""
 
 import copy
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -417,6 +418,6 @@ def test_an_experiment_may_compute_its_runs_together(needs_data, tiny, tmp_path,
         ["review-rates"], scale="tiny", out=tmp_path, data_root="data", progress=lambda *a: seen.append(a)
     )
     (stored,) = records.read(tmp_path / "runs")
-    assert needs_data == ["data"]
+    assert needs_data == [Path("data")]
     assert sorted(map(str, stored.rows)) == sorted(map(str, tiny.rows["review-rates"]))
     assert seen[-1][1] == seen[-1][2]

@@ -328,7 +328,8 @@ def test_what_is_done_is_not_begun(tmp_path):
 
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have had ignored for us
 from functools import partial
 from pathlib import Path
 import test_sweep

@@ -105,13 +105,13 @@ def plain_loop(config, root, climb):
 
 @pytest.mark.parametrize(("rule", "climb"), [("sgd", None), ("sam", "all"), ("lsam", "head")])
 def test_a_run_is_the_loop_written_out(root, tmp_path, rule, climb):
-    config = replace(DOMINOES, rule=rule, rho=0.1 if climb else None)
+    config = replace(DOMINOES, epochs=2, rule=rule, rho=0.1 if climb else None)
     trained = fit(config, root, tmp_path)
     with torch.random.fork_rng():
         net, losses = plain_loop(config, root, climb)
     assert [row["loss"] for row in trained.rows] == pytest.approx(losses, rel=1e-5)
     for name, t in weights_of(trained).items():
-        torch.testing.assert_close(t, net.state_dict()[name], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(t, net.state_dict()[name], rtol=0, atol=2e-4)  # rounding grows with the steps
 
 
 def test_the_last_row_is_what_the_stored_network_does(root, tmp_path):
