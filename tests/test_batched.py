@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from samphire import interpreters
 from samphire.models import ToyNet, mlp, two_views
 from samphire.optim import SharpnessAware
 from samphire.optim.batched import ALGORITHMS, FeatureRuns, ModuleRuns, Stack, stacked, with_rho
@@ -261,7 +262,7 @@ def test_a_failure_in_a_worker_is_raised_here(monkeypatch: pytest.MonkeyPatch) -
     object.__setattr__(odd, "algorithm", "none such")
     with pytest.raises(KeyError, match="none such"):
         list(fit_many([odd, replace(SMALL, epochs=2)], workers=2))
-    monkeypatch.setattr(train.sys, "executable", "false")
+    monkeypatch.setattr(interpreters.sys, "executable", "false")
     with pytest.raises(
         RuntimeError, match=r"a worker process ended \(exit code 1\) before its runs did; use workers=1"
     ):

@@ -1,7 +1,6 @@
 """``samphire probe`` on a small tree of idx files and a network that was never trained."""
 
 import json
-import struct
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+import trees
 from samphire import data, models
 from samphire.cli.probe import probe
 
@@ -16,24 +16,10 @@ app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(probe)
 
 
-def write_idx(folder, part, images, labels):
-    folder.mkdir(parents=True, exist_ok=True)
-    for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-        head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-        (folder / f"{part}-{kind}-ubyte").write_bytes(head + array.tobytes())
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """Two sources whose classes are bright rows, and a run: config.json and model.pt."""
-    root = tmp_path_factory.mktemp("tree")
-    draw = np.random.default_rng(0)
-    for source in ("MNIST", "FashionMNIST"):
-        for part, n in (("train", 300), ("t10k", 20)):
-            labels = np.repeat(np.arange(10, dtype=np.uint8), n)
-            images = draw.integers(0, 60, (len(labels), 28, 28), np.uint8)
-            images[np.arange(len(labels)), 2 * labels + 2] = 255
-            write_idx(root / source / "raw", part, images, labels)
+    root = trees.dominoes(tmp_path_factory.mktemp("tree"), train=300, test=20)
     run = root / "run"
     run.mkdir()
     net = models.load("small_cnn", 5, generator=torch.Generator().manual_seed(1))

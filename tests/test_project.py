@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "samphire"
 
 # A file may import from layers above its own in this list, and from its own folder.
 LAYERS = [
-    {"tree", "records"},
+    {"tree", "records", "interpreters"},
     {"optim", "models", "data"},
     {"losses", "averaging", "reweighting"},
     {"probes", "mechanisms", "landscape"},

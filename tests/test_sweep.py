@@ -1,10 +1,8 @@
 """Sweeps: grids, the same rows from every executor, failures, two sweeps on one folder, selection, the command."""
 
-import itertools
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -14,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import typer
 from typer.testing import CliRunner
 
+import trees
 from samphire import records, sweep
 from samphire.cli.sweep import plan
 from samphire.cli.sweep import sweep as command
@@ -140,24 +138,9 @@ def cluster():
     made.shutdown()
 
 
-def write_idx(folder, part, images, labels):
-    folder.mkdir(parents=True, exist_ok=True)
-    for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
-        head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-        (folder / f"{part}-{kind}-ubyte").write_bytes(head + array.tobytes())
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """Two sources whose classes are bright rows."""
-    root = tmp_path_factory.mktemp("tree")
-    draw = np.random.default_rng(0)
-    for source, (part, n) in itertools.product(("MNIST", "FashionMNIST"), (("train", 300), ("t10k", 20))):
-        labels = np.repeat(np.arange(10, dtype=np.uint8), n)
-        images = draw.integers(0, 60, (len(labels), 28, 28), np.uint8)
-        images[np.arange(len(labels)), 2 * labels + 2] = 255
-        write_idx(root / source / "raw", part, images, labels)
-    return root
+    return trees.dominoes(tmp_path_factory.mktemp("tree"))
 
 
 @pytest.fixture

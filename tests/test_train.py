@@ -157,10 +157,16 @@ def test_nothing_of_the_callers_random_numbers_is_used_or_changed(root, tmp_path
     )
 
 
+RADII = {"asam": 0.5, "sam_on": 0.5, "gam": 0.2, "msam": 0.3, "entropy_sgd": math.nan} | dict.fromkeys(
+    ("gnp", "cr_sam", "ssam_f", "ssam_d", "friendly", "vasso"), 0.1
+)  # as published, where it is not 0.05
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_trains(root, tmp_path, rule):
     trained = fit(replace(DOMINOES, rule=rule, epochs=1), root, tmp_path)
     assert math.isfinite(trained.rows[-1]["val_loss"])
+    assert trained.rows[-1]["rho"] == pytest.approx(RADII.get(rule, 0.05), nan_ok=True)
 
 
 def test_some_examples_keep_the_groups_proportions(root):
@@ -387,6 +393,7 @@ def test_torchrun_runs_the_command(root, tmp_path):
         (["lr=fast"], "lr must be a finite number > 0, got 'fast'"),
         (["momentum=1"], r"momentum must be a finite number in \[0, 1\), got 1"),
         (["schedule=step"], "no schedule is named 'step'; there are cosine, constant"),
+        (["probe_at=0"], "probe_at must be epochs from 1 to the last, 20, got 0"),
         (["keep=30"], "keep must be epochs from 0 to the last, 20, got 30"),
         (["target=photo"], "target must be a domain for sets with domains only, got 'photo'; leave it out"),
     ],

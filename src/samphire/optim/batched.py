@@ -165,6 +165,20 @@ def with_rho(rule: Any, rho: Any) -> Any:
     return replace(rule, rule=with_rho(rule.rule, rho))
 
 
+def rho_of(rule: Any) -> float | None:
+    """A rule's radius, or that of the rule inside it, if it is a number.
+
+    Example:
+        >>> from samphire.optim.rules import every, sam
+        >>> rho_of(every(2, sam(0.1)))
+        0.1
+    """
+    rho = getattr(rule, "rho", None)
+    if rho is None and hasattr(rule, "rule"):
+        return rho_of(rule.rule)
+    return rho if isinstance(rho, (int, float)) else None
+
+
 class _Scratch:
     """Tensors by use and shape, made once: to allocate one costs more than the arithmetic on it."""
 

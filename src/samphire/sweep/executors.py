@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import pickle
-import signal
-import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import torch
+
+from samphire.interpreters import Interpreter, requests
 
 CRASHES = 3  # of a node or worker of Ray that one attempt survives
 
@@ -48,12 +47,12 @@ def _here(work: Work, workers: int | None, address: str | None) -> Iterator[tupl
 def _processes(work: Work, workers: int | None, address: str | None) -> Iterator[tuple[Submit, int]]:
     """A thread for each worker, which waits for it."""
     n = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    started: list[_Worker] = []
+    started: list[Interpreter] = []
     ending = threading.Event()
     own = threading.local()
 
-    def start() -> _Worker:
-        worker = _Worker()
+    def start() -> Interpreter:
+        worker = _started()
         started.append(worker)
         if ending.is_set():
             worker.process.terminate()
@@ -63,7 +62,7 @@ def _processes(work: Work, workers: int | None, address: str | None) -> Iterator
         request = pickle.dumps((work, job))
         worker = getattr(own, "worker", None) or start()
         own.worker = None
-        outcome = worker.attempt(request)
+        outcome = _ask(worker, request)
         if outcome is None or outcome[0]:
             own.worker = worker
         else:
@@ -82,49 +81,28 @@ def _processes(work: Work, workers: int | None, address: str | None) -> Iterator
             worker.close()
 
 
-class _Worker:
-    """Another interpreter with one thread. It finds modules where this one does and needs no main module."""
+def _started() -> Interpreter:
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return Interpreter(f"{__name__}:_serve", threads)
 
-    def __init__(self) -> None:
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "from samphire.sweep.executors import _serve; _serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        self.inbox, self.outbox = cast(IO[bytes], self.process.stdout), cast(IO[bytes], self.process.stdin)
 
-    def attempt(self, request: bytes) -> Outcome:
-        try:
-            pickle.dump(request, self.outbox)
-            self.outbox.flush()
-            outcome: Outcome = pickle.load(self.inbox)
-        except (EOFError, OSError):
-            self.close()
-            raise RuntimeError(
-                f"the process of this run ended with code {self.process.wait()}; -9 is often the system's answer to "
-                "too little memory: take fewer workers."
-            ) from None
-        return outcome
-
-    def close(self) -> None:
-        for stream in (self.inbox, self.outbox):
-            with contextlib.suppress(OSError):
-                stream.close()
-        self.process.wait()
+def _ask(worker: Interpreter, request: bytes) -> Outcome:
+    try:
+        worker.send(request)
+        return cast(Outcome, worker.receive())
+    except (EOFError, OSError):
+        worker.close()
+        raise RuntimeError(
+            f"the process of this run ended with code {worker.process.wait()}; -9 is often the system's answer to "
+            "too little memory: take fewer workers."
+        ) from None
 
 
 def _serve() -> None:
-    """A worker's side: jobs by standard input, outcomes by standard output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    """A worker's side: jobs, and what became of them."""
     torch.set_num_threads(1)
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever is printed must not mix with the answers
-    with contextlib.suppress(EOFError):
-        while True:
-            pickle.dump(_attempt(_unpacked, pickle.load(sys.stdin.buffer)), out)
-            out.flush()
+    for request, send in requests():
+        send(_attempt(_unpacked, request))
 
 
 def _unpacked(request: bytes) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from samphire.optim import RULES
+from samphire.optim.batched import rho_of
 from samphire.optim.describe import in_use
 
 Settings = tuple[tuple[str, Any], ...]
@@ -106,10 +107,10 @@ class Config:
         _check_number("lr", self.lr, lambda v: v > 0, "> 0")
         _check_number("weight_decay", self.weight_decay, lambda v: v >= 0, ">= 0")
         _check_number("momentum", self.momentum, lambda v: 0 <= v < 1, "in [0, 1)")
-        for name in ("probe_at", "keep"):
-            bad = [e for e in getattr(self, name) if not isinstance(e, int) or not 0 <= e <= self.epochs]
+        for name, first in (("probe_at", 1), ("keep", 0)):
+            bad = [e for e in getattr(self, name) if not isinstance(e, int) or not first <= e <= self.epochs]
             if bad:
-                raise ValueError(f"{name} must be epochs from 0 to the last, {self.epochs}, got {bad[0]!r}.")
+                raise ValueError(f"{name} must be epochs from {first} to the last, {self.epochs}, got {bad[0]!r}.")
         unknown = sorted(set(dict(self.method_settings)) - set(METHODS[self.method]))
         if unknown:
             has = ", ".join(METHODS[self.method]) or "none"
@@ -123,12 +124,14 @@ class Config:
 
     @property
     def _has_domains(self) -> bool:
-        return self.data in ("pacs", "vlcs", "officehome")
+        return DEFAULTS[self.data] is DOMAINS
 
     @property
     def radius(self) -> float:
-        """The rule's radius, 0 for SGD: what sweeps select by."""
-        return 0.0 if self.rule == "sgd" else float("nan") if self.rho is None else self.rho
+        """The rule's radius, 0 for SGD, NaN for a rule that has none or changes it."""
+        rule = self.optimizer_rule(steps=1)
+        radius = 0.0 if rule is None else rho_of(rule)
+        return math.nan if radius is None else float(radius)
 
     def optimizer_rule(self, steps: int) -> Any:
         """The rule for a training of so many steps, or ``None`` for the plain gradient."""

@@ -6,10 +6,7 @@ import contextlib
 import difflib
 import hashlib
 import math
-import os
 import pickle
-import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -18,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +24,9 @@ from torch.nn import functional as F
 
 from samphire.data import synthetic
 from samphire.data.synthetic import Corruption, Noise, Points, Spiral, Where
+from samphire.interpreters import Interpreter, requests
 from samphire.models import ToyNet, two_views
-from samphire.optim.batched import ALGORITHMS, Base, FeatureRuns, ModuleRuns, stacked, with_rho
+from samphire.optim.batched import ALGORITHMS, Base, FeatureRuns, ModuleRuns, rho_of, stacked, with_rho
 from samphire.optim.describe import in_use
 
 TEST_POINTS = 2000
@@ -356,15 +354,7 @@ def _shape(run: Small) -> Hashable:
 
 
 def _but_for_rho(rule: Any) -> str:
-    return repr(rule if rule is None or _rho(rule) is None else with_rho(rule, 0.0))
-
-
-def _rho(rule: Any) -> float | None:
-    """A rule's radius, or that of the rule inside it, if it is a number."""
-    rho = getattr(rule, "rho", None)
-    if rho is None and hasattr(rule, "rule"):
-        return _rho(rule.rule)
-    return rho if isinstance(rho, (int, float)) else None
+    return repr(rule if rule is None or rho_of(rule) is None else with_rho(rule, 0.0))
 
 
 def _chunks(runs: Sequence[Small], most: int, workers: int) -> list[list[Small]]:
@@ -398,15 +388,15 @@ Job = tuple[list[Small], frozenset[int], bool, torch.dtype]  # what _train takes
 
 def _by_workers(jobs: Sequence[Job], workers: int, counter: _Counter) -> Iterator[list[Result]]:
     """Results of the jobs in order; few are ever waiting."""
-    started = [_Worker() for _ in range(min(workers, len(jobs)))]
-    idle: SimpleQueue[_Worker] = SimpleQueue()
+    started = [Interpreter(f"{__name__}:_serve") for _ in range(min(workers, len(jobs)))]
+    idle: SimpleQueue[Interpreter] = SimpleQueue()
     for worker in started:
         idle.put(worker)
 
     def run(job: Job) -> list[Result]:
         worker = idle.get()
         try:
-            return worker.train(job, counter)
+            return _ask(worker, job, counter)
         finally:
             idle.put(worker)
 
@@ -426,57 +416,30 @@ def _by_workers(jobs: Sequence[Job], workers: int, counter: _Counter) -> Iterato
             worker.close()
 
 
-class _Worker:
-    """Another interpreter, which trains chunks. It finds the package where this one does and needs no main module."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "from samphire.train.many import _serve; _serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        self.inbox, self.outbox = cast(IO[bytes], self.process.stdout), cast(IO[bytes], self.process.stdin)
-
-    def train(self, job: Job, counter: _Counter) -> list[Result]:
-        try:
-            pickle.dump(job, self.outbox)
-            self.outbox.flush()
-            while isinstance(message := pickle.load(self.inbox), int):
-                counter.add(message)
-        except (EOFError, OSError) as error:
-            raise RuntimeError(
-                f"a worker process ended (exit code {self.process.wait()}) before its runs did; "
-                "use workers=1 to see why."
-            ) from error
-        if isinstance(message, Exception):
-            raise message
-        return message
-
-    def close(self) -> None:
-        for stream in (self.inbox, self.outbox):
-            with contextlib.suppress(OSError):
-                stream.close()
-        self.process.wait()
+def _ask(worker: Interpreter, job: Job, counter: _Counter) -> list[Result]:
+    """The results of a job from another process; the steps it does are counted here."""
+    try:
+        worker.send(job)
+        while isinstance(message := worker.receive(), int):
+            counter.add(message)
+    except (EOFError, OSError) as error:
+        raise RuntimeError(
+            f"a worker process ended (exit code {worker.process.wait()}) before its runs did; "
+            "use workers=1 to see why."
+        ) from error
+    if isinstance(message, Exception):
+        raise message
+    return cast(list[Result], message)
 
 
 def _serve() -> None:
-    """A worker's side: chunks by standard input; steps, then results or an exception, by standard output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever is printed must not mix with the answers
-
-    def send(message: object) -> None:
-        _Pickler(out).dump(message)
-        out.flush()
-
-    with contextlib.suppress(EOFError):
-        while True:
-            job: Job = pickle.load(sys.stdin.buffer)
-            try:
-                send(_train(*job, _Reporter(send)))
-            except Exception as error:
-                send(error)
+    """A worker's side: for every chunk, the steps as they are done, then the results or an exception."""
+    job: Job
+    for job, send in requests(_Pickler):
+        try:
+            send(_train(*job, _Reporter(send)))
+        except Exception as error:
+            send(error)
 
 
 class _Reporter:
@@ -615,7 +578,7 @@ def _logistic(f: Tensor, y: Tensor) -> Tensor:
 
 
 def _radii(rules: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
-    radii = [_rho(rule) for rule in rules]
+    radii = [rho_of(rule) for rule in rules]
     return None if None in radii else torch.tensor(radii, dtype=dtype)
 
 
