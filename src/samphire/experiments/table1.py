@@ -66,7 +66,7 @@ SCALES = {
     "paper": Scale(tuple(tuning(data) for data in PAPER)),
     "reduced": Scale(
         (
-            Tuning("cifar-mnist", (0.05,), RADII, settings=(("resamples", 5),)),
+            tuning("cifar-mnist", settings=(("resamples", 5),)),
             Tuning("fmnist-mnist", (0.05,), RADII, settings=(("resamples", 5), ("epochs", 10))),
             Tuning("waterbirds", (0.005,), (0.0, 0.02, 0.05), settings=tuple(LITE.items())),
         )
