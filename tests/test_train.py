@@ -66,6 +66,7 @@ def plain_loop(config, root, climb):
     parts = load_parts(config.data, root)
     train = parts.train
     net = models.load(config.model, 5, generator=torch.Generator().manual_seed(records.seed(config.seed, "init")))
+    net = net.to(memory_format=torch.channels_last)  # rounds otherwise, and rounding grows
     params, step, steps = list(net.parameters()), 0, config.epochs * math.ceil(len(train) / config.batch)
     opt = torch.optim.SGD(params, lr=config.lr, momentum=0.9)
     mean = augment.moments(train.images)[0]
@@ -75,6 +76,7 @@ def plain_loop(config, root, climb):
         torch.manual_seed(records.seed(config.seed, f"step {epoch}"))
         total = 0.0
         for x, y, _ in augment.batches(train, config.batch, augment.normalise(mean), draw):
+            x = x.contiguous(memory_format=torch.channels_last)
             opt.param_groups[0]["lr"] = config.lr / 2 * (1 + math.cos(math.pi * step / steps))
             opt.zero_grad()
             rng, buffers = torch.get_rng_state(), {n: b.clone() for n, b in net.named_buffers()}

@@ -266,7 +266,7 @@ class _Training:
         net: Any = models.load(config.model, parts.classes, config.weights, generator=init)
         if config.weights is None:
             net.normalise = Normalise(augment.moments(parts.whole.images)[0])
-        self.net: Any = net.to(ranks.device)
+        self.net: Any = net.to(ranks.device, memory_format=torch.channels_last)
         self.group = torch.from_numpy(parts.train.group).to(ranks.device)
         self.visited = self._visited()
         self.steps = math.ceil(self.visited / config.batch)
@@ -354,7 +354,7 @@ class _Training:
         with _seeded(records.seed(config.seed, f"step {self.done}") + self.ranks.rank, self.ranks.device):
             for i, (x, y, at) in enumerate(batches):
                 self._set_lr(self.done * self.steps + i)
-                sums += self._step(x, y, at, i)
+                sums += self._step(x.contiguous(memory_format=torch.channels_last), y, at, i)
                 if i % CHECK_EVERY == 0 and not math.isfinite(self.ranks.total(sums[0].clone()).item()):
                     break
                 if progress is not None:
