@@ -23,7 +23,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from samphire.train.many import CHUNK, ToyConfig, _ToyFleet
+from samphire.train.fleets import ToyFleet
+from samphire.train.many import CHUNK
+from samphire.train.small import ToyConfig
 
 BATCH, N = 5, 300
 
@@ -53,7 +55,7 @@ def eager(config: ToyConfig) -> Callable[[], int]:
 
 
 def engine(algorithm: str, rho: float, runs: int) -> Callable[[], int]:
-    fleet = _ToyFleet([ToyConfig(rho=rho, algorithm=algorithm, seed=s, epochs=1) for s in range(runs)], torch.float32)
+    fleet = ToyFleet([ToyConfig(rho=rho, algorithm=algorithm, seed=s, epochs=1) for s in range(runs)], torch.float32)
     x, y = fleet.x, fleet.y
 
     @torch.no_grad()

@@ -18,8 +18,7 @@ from samphire.optim import SharpnessAware
 from samphire.optim.batched import ALGORITHMS, FeatureRuns, ModuleRuns, Stack, stacked, with_rho
 from samphire.optim.protocol import Memory, bind, sharpness_aware_gradient
 from samphire.optim.rules import ae_sam, asam, entropy_sgd, every, gsam, looksam, lsam, m_sharpness, sam, ssam_f, wsam
-from samphire.train import ModuleConfig, Problem, Result, ToyConfig, fit_many
-from samphire.train import many as train
+from samphire.train import ModuleConfig, Problem, Result, ToyConfig, fit_many, fleets, generator, many
 
 DOUBLE = torch.float64
 
@@ -135,7 +134,7 @@ def loop(config: ToyConfig) -> tuple[ToyNet, list[Tensor]]:
     """One run in plain eager PyTorch, with losses whose gradients are the algorithms (MATH section 2)."""
     net = config.network().double()
     x, y = config.train_points(DOUBLE)
-    order = train.generator(config.seed, "order")
+    order = generator(config.seed, "order")
     v, theta, everything = net.head.weight, list(net.phi.parameters()), list(net.parameters())
     star, phantoms = torch.tensor([1.0, config.v_star], dtype=DOUBLE), []
     for _ in range(config.epochs):
@@ -232,14 +231,14 @@ def test_neighbours_order_chunks_and_workers_change_not_one_bit(dtype: torch.dty
 
 
 def test_runs_of_one_shape_advance_together_and_only_sam_pays_for_its_second_pass() -> None:
-    shapes = [{(run.batch, run.algorithm == "sam") for run in part} for part in train._chunks(MIXED, 160, 1)]
+    shapes = [{(run.batch, run.algorithm == "sam") for run in part} for part in many._chunks(MIXED, 160, 1)]
     assert sorted(map(sorted, shapes)) == [[(1, False)], [(5, False)], [(5, True)], [(7, True)]]
 
 
 def test_work_is_shared_only_where_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr(
-        train, "_by_workers", lambda jobs, workers, counter: started.append((len(jobs), workers)) or []
+        many, "_by_workers", lambda jobs, workers, counter: started.append((len(jobs), workers)) or []
     )
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     list(fit_many([replace(SMALL, epochs=1, seed=s) for s in range(9)]))
@@ -403,7 +402,7 @@ def test_problems_that_differ_in_data_train_together_and_are_tested() -> None:
     problems = [Problem(model, normal(30, 4, seed=s), labels.roll(s), test=test) for s in range(3)]
     runs = [ModuleConfig(p, sam(0.1), i, 3, 7, 0.2, torch.optim.Adam) for i, p in enumerate(problems)]
     other_base = replace(runs[0], base=torch.optim.SGD)
-    assert [len(part) for part in train._chunks([*runs, other_base], 80, 1)] == [3, 1]
+    assert [len(part) for part in many._chunks([*runs, other_base], 80, 1)] == [3, 1]
     together = trained(runs)
     for run in runs:
         alone = trained([run])[run]
@@ -451,10 +450,10 @@ def test_small_modules_train_together_over_seeds_and_rho() -> None:
     runs = [ModuleConfig(problem, sam(rho), seed, epochs=2, batch=7, lr=0.2) for rho in (0.0, 0.3) for seed in (0, 1)]
     runs += [ModuleConfig(problem, None, 0, epochs=2, batch=7, lr=0.2), ModuleConfig(problem, asam(0.5), 0, batch=9)]
     results = trained(runs)
-    assert [len(part) for part in train._chunks(runs, 160, 1)] == [4, 1, 1]
+    assert [len(part) for part in many._chunks(runs, 160, 1)] == [4, 1, 1]
     for run in (runs[3], runs[4]):
-        net = mlp((4, 8, 3), train.generator(run.seed, "init")).double()
-        order = train.generator(run.seed, "order")
+        net = mlp((4, 8, 3), generator(run.seed, "init")).double()
+        order = generator(run.seed, "order")
         for _ in range(2):
             for part in torch.randperm(30, generator=order).split(7):
                 g = list(torch.autograd.grad(F.cross_entropy(net(x[part]), y[part]), list(net.parameters())))
@@ -516,7 +515,7 @@ def test_values_are_those_of_the_network(together: dict[Any, Result]) -> None:
 
 
 def test_a_feature_with_a_negative_weight_is_read_with_its_sign(together: dict[Any, Result]) -> None:
-    fleet, w = train._ToyFleet([MIXED[1]], DOUBLE), weights(together[MIXED[1]])
+    fleet, w = fleets.ToyFleet([MIXED[1]], DOUBLE), weights(together[MIXED[1]])
     turned = {**w, "head.weight": w["head.weight"] * torch.tensor([1.0, -1.0])}
     values = fleet.evaluate(0, turned)
     assert values["probe_easy"] == together[MIXED[1]].final["probe_easy"]
@@ -524,7 +523,7 @@ def test_a_feature_with_a_negative_weight_is_read_with_its_sign(together: dict[A
 
 
 def test_a_tie_and_a_nan_are_errors() -> None:
-    assert train._share_wrong(torch.tensor([1.0, 0.0, -1.0, math.nan])) == 0.75
+    assert fleets._share_wrong(torch.tensor([1.0, 0.0, -1.0, math.nan])) == 0.75
 
 
 def test_a_run_that_blows_up_is_marked_and_harms_nobody() -> None:
