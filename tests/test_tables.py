@@ -6,7 +6,7 @@ import math
 import pytest
 
 import trees
-from samphire import experiments, report, sweep
+from samphire import experiments, records, report, sweep
 from samphire.experiments import table1, table2, tuned
 from samphire.experiments.tuned import Tuning, compared
 
@@ -48,8 +48,7 @@ def test_claims_are_judged_by_a_paired_test():
     sam = claims["cifar-mnist: the hard feature's probe error after SAM is lower than after SGD."]
     # differences -2, -3, -1, -2: mean -2, standard error sqrt(2 / 3) / 2, t = -4.90 with 3 degrees of freedom
     assert sam.holds is True
-    assert sam.ours == "difference -2.00 ± 0.41 (n=4)"
-    assert "p = 0.016" in sam.detail
+    assert sam.ours == "difference -2.00 ± 0.41 (n=4), p = 0.016"
     lsam = claims["cifar-mnist: the hard feature's probe error after one-pass LSAM is lower than after SGD."]
     assert lsam.holds is None
     assert "within the noise" in lsam.detail
@@ -63,12 +62,48 @@ def test_claims_are_judged_by_a_paired_test():
         ({0: 0.1, 1: 0.1}, {0: 0.2, 1: 0.3}, "too few seeds"),
         ({0: 0.1, 1: 0.1, 2: 0.1}, {0: 0.2, 3: 0.3, 4: 0.5}, "too few seeds"),
         ({0: 0.1, 1: 0.2, 2: 0.3}, {0: 0.2, 1: 0.3, 2: 0.4}, "the same in all seeds"),
+        ({0: 0.1, 1: 0.2, 2: math.nan}, {0: 0.2, 1: 0.4, 2: 0.4}, "too few seeds"),
     ],
 )
 def test_what_cannot_be_judged_is_not(ours, sgd, detail):
     claim = compared("lower", ours, sgd, "", unit=1)
     assert claim.holds is None
     assert detail in claim.detail
+
+
+def test_trainings_that_broke_off_are_counted_and_left_out():
+    row = block(hard=(0.14, 0.15, 0.13, 0.14, 0.12), gain=(0.02, 0.03, 0.01, 0.02, 0.02))
+    row["sides"]["sam"]["runs"][4] = run("sam", 4, 0, 0, 0, state="stopped")
+    row["sides"]["lsam"] = {"lr": None, "rho": None, "settings": 18, "runs": []}
+    table, _ = table1.tables([row])
+    sgd, sam, lsam = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows[:3])
+    assert sgd["hard feature's probe error"].endswith("(n=5)")
+    assert sam["hard feature's probe error"] == "12.00 ± 0.00 (n=4 of 5)"
+    assert (lsam["hard feature's probe error"], lsam["settings tried"]) == ("– (n=0)", 18)
+    claims = {claim.text: claim for claim in table1.claims([row])}
+    sam = claims["cifar-mnist: the hard feature's probe error after SAM is lower than after SGD."]
+    assert sam.ours == "difference -2.00 ± 0.41 (n=4), p = 0.016"
+    assert "1 left out" in sam.detail
+    assert claims[sam.text.replace("SAM", "one-pass LSAM")].holds is None
+    assert all(figure for figure in table1.plots([row]))
+
+
+def test_a_set_that_comes_later_is_added(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    small = {"model": "samphire.experiments.real_weights:smallest", "weights": None, "epochs": 1, "resamples": 1}
+    birds = {"size": 12, "batch": 16, "augment": False} | small
+    blocks = tuple(
+        Tuning(name, (0.05,), (0.0, 0.1), seeds=1, settings=tuple(settings.items()))
+        for name, settings in (("fmnist-mnist", small), ("waterbirds", birds))
+    )
+    monkeypatch.setitem(table1.SCALES, "tiny", table1.Scale(blocks))
+    root = trees.dominoes(tmp_path / "data")
+    for sets in (["fmnist-mnist"], ["fmnist-mnist", "waterbirds"]):
+        (result,) = experiments.reproduce(["table1"], scale="tiny", out=tmp_path / "out", data_root=root)
+        assert [row[0].split()[0] for row in result.tables[0].rows if row[1] == "SGD"] == sets
+        if len(sets) == 1:
+            trees.waterbirds(root)
+    assert [run.done for run in records.read(tmp_path / "out" / "runs")] == [True]
 
 
 def test_domains_are_judged_together_too():
@@ -81,7 +116,8 @@ def test_domains_are_judged_together_too():
         rows.append(row)
     claims = {claim.text: claim for claim in table2.claims(rows)}
     over = claims["pacs, over its domains: the probe's error after SAM is lower than after SGD."]
-    assert (over.holds, over.ours) == (True, "difference -2.00 ± 0.41 (n=4)")
+    assert (over.holds, over.ours) == (True, "difference -2.00 ± 0.41 (n=4), p = 0.016")
+    assert over.detail.startswith("Paired t-test over domains")
     assert claims["pacs, photo: the probe's error after SAM is lower than after SGD."].holds is None
     table, _ = table2.tables(rows)
     accuracy = table.columns.index("accuracy")
@@ -120,5 +156,6 @@ def test_tuned_and_repeated_end_to_end(tmp_path, monkeypatch, name, tree):
     ]
     assert {side: len(found["runs"]) for side, found in stored["sides"].items()} == {"sgd": 2, "sam": 2, "lsam": 2}
     assert all(math.isfinite(r["test_error"]) for r in stored["grid"])
+    assert all(r["seconds"] > 0 and r["commits"] for r in stored["grid"])
     assert all(figure.startswith(b"\x89PNG") for figure in result.figures)
     assert report.text(result.tables[0])

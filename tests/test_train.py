@@ -21,6 +21,7 @@ from samphire import data, models, probes, records
 from samphire.cli import app
 from samphire.data import augment
 from samphire.optim import RULES
+from samphire.probes.protocol import halves
 from samphire.train import Config, appendix_b, fit, load_network, parse, single
 from samphire.train.parts import load_parts, some
 
@@ -53,9 +54,12 @@ def weights_of(trained, name="model.pt"):
 
 def assert_same(a, b):
     assert without_seconds(a.rows) == without_seconds(b.rows)
-    first, second = weights_of(a), weights_of(b)
-    for name in first:
-        assert torch.equal(first[name], second[name]), name
+    files = [sorted(path.name for path in trained.folder.glob("*.pt")) for trained in (a, b)]
+    assert files[0] == files[1]
+    for file in files[0]:
+        first, second = weights_of(a, file), weights_of(b, file)
+        for name in first:
+            assert torch.equal(first[name], second[name]), f"{name} in {file}"
 
 
 # The loop
@@ -164,11 +168,24 @@ RADII = {"asam": 0.5, "sam_on": 0.5, "gam": 0.2, "msam": 0.3, "entropy_sgd": mat
 )  # as published, where it is not 0.05
 
 
+SETTINGS = {"imb_sam": (("tail", (0,)),)}  # what a rule cannot do without
+DISPLACED = {"msam", "stale", "entropy_sgd"}  # see the examples first at other weights
+
+
+@pytest.fixture(scope="module")
+def hardly_moving(root, tmp_path_factory):
+    return fit(replace(DOMINOES, epochs=1, lr=1e-9), root, tmp_path_factory.mktemp("sgd")).rows[-1]
+
+
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_trains(root, tmp_path, rule):
-    trained = fit(replace(DOMINOES, rule=rule, epochs=1), root, tmp_path)
+def test_every_rule_trains(root, tmp_path, rule, hardly_moving):
+    config = replace(DOMINOES, rule=rule, rule_settings=SETTINGS.get(rule, ()), epochs=1)
+    trained = fit(config, root, tmp_path)
     assert math.isfinite(trained.rows[-1]["val_loss"])
     assert trained.rows[-1]["rho"] == pytest.approx(RADII.get(rule, 0.05), nan_ok=True)
+    still = fit(replace(config, lr=1e-9), root, tmp_path).rows[-1]
+    if rule not in DISPLACED:  # every example counts once, as it was first seen
+        assert still["loss"] == pytest.approx(hardly_moving["loss"], rel=2e-2 if rule == "m_sharpness" else 1e-5)
 
 
 def test_some_examples_keep_the_groups_proportions(root):
@@ -192,34 +209,65 @@ MEMORIES = [
     {"rule": "vasso", "rho": 0.1},
     {"method": "group_dro", "method_settings": (("eta", 0.5),)},
     {"method": "jtt", "method_settings": (("epochs", 1), ("times", 2))},
+    {"method": "dfr", "method_settings": (("resamples", 1),), "resamples": 1},
 ]
 
 
+def killed_at(monkeypatch, when, places):
+    """Let the processes of writing, or other calls, go on until one of them, which does not come to pass."""
+    calls = []
+
+    def watched(real):
+        def call(*args, **kwargs):
+            calls.append(real)
+            if len(calls) == when:
+                raise Killed
+            return real(*args, **kwargs)
+
+        return call
+
+    for owner, name in places:
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    return calls
+
+
+WRITES = (records, "write_atomic"), (records.Run, "append")
+
+
 @pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: s.get("rule") or s["method"])
-@pytest.mark.parametrize("moment", ["in the epoch", "before the checkpoint", "before its row", "at the very end"])
-def test_a_killed_run_ends_where_an_uninterrupted_one_does(root, tmp_path, monkeypatch, moment, settings):
+def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_does(
+    root, tmp_path, monkeypatch, settings
+):
+    config = replace(DOMINOES, epochs=2, keep=(0, 1), **settings)
+    with monkeypatch.context() as patch:
+        writes = killed_at(patch, None, WRITES)
+        whole = fit(config, root, tmp_path / "whole")
+    assert len(writes) >= 8
+    for when in range(1, len(writes) + 1):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            killed_at(patch, when, WRITES)
+            fit(config, root, tmp_path / str(when))
+        assert_same(whole, fit(config, root, tmp_path / str(when)))
+
+
+@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: s.get("rule") or s["method"])
+def test_a_run_killed_in_an_epoch_ends_where_an_uninterrupted_one_does(root, tmp_path, monkeypatch, settings):
     config = replace(DOMINOES, **settings)
     whole = fit(config, root, tmp_path / "whole")
-    places = {
-        "in the epoch": (single._Training, "_step", 8),
-        "before the checkpoint": (single, "_store", 1),
-        "before its row": (records.Run, "append", 2),
-        "at the very end": (records, "write_atomic", 7),
-    }
-    owner, name, when = places[moment]
-    real, calls = getattr(owner, name), []
-
-    def killed(*args, **kwargs):
-        calls.append(name)
-        if len(calls) == when:
-            raise Killed
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(owner, name, killed)
-    with pytest.raises(Killed):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_at(patch, 8, [(single._Training, "_step")])
         fit(config, root, tmp_path / "killed")
-    monkeypatch.setattr(owner, name, real)
     assert_same(whole, fit(config, root, tmp_path / "killed"))
+
+
+def test_a_run_goes_on_with_as_many_processes(root, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_at(patch, 30, [(single._Training, "_step")])
+        fit(DOMINOES, root, tmp_path)
+    (state,) = tmp_path.glob("*/state.pt")
+    torch.save(torch.load(state) | {"ranks": 2}, state)
+    with pytest.raises(ValueError, match="a run begun by 2 processes must go on with as many, got 1; start as many"):
+        fit(DOMINOES, root, tmp_path)
 
 
 def test_a_real_kill(root, tmp_path):
@@ -255,6 +303,25 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_sentence(root, tmp_path):
     assert not (folder / "model.pt").exists()
     with pytest.raises(FileNotFoundError, match=r"has no model.pt; it is not finished, or its training stopped"):
         load_network(folder)
+
+
+def test_a_loss_that_is_not_finite_ends_the_epoch_too(root, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        steps = killed_at(patch, None, [(single._Training, "_step")])
+        fit(replace(DOMINOES, batch=4, lr=1e30), root, tmp_path)
+    assert len(steps) <= 2 * single.CHECK_EVERY
+
+
+def test_weights_that_overflow_in_the_last_step_end_the_run(root, tmp_path):
+    config = replace(DOMINOES, epochs=2, batch=10_000, lr=1e30, resamples=1)  # one step an epoch, its loss finite
+    stopped = fit(config, root, tmp_path).stopped
+    assert stopped.startswith("the validation loss is not finite in epoch 1 of 2, with lr = 1e+30; lower the")
+    for method in ("jtt", "dfr"):
+        built = fit(replace(config, method=method), root, tmp_path)
+        assert built.stopped == f"the training that {method} builds on ended early: " + stopped.replace(
+            "of 2", "of 1" if method == "jtt" else "of 2"
+        )
+        assert (built.folder / "done").exists()
 
 
 # Methods
@@ -321,6 +388,10 @@ def test_dfr_is_another_head_on_the_same_features(root, tmp_path):
     guess = probes.dfr(phi, parts.val, resamples=3).predict(phi_test)
     assert retrained.rows[-1]["test_plain"] == np.mean(guess != parts.test.label)
     assert retrained.rows[-1]["probe"] == plain.rows[-1]["probe"]
+    half, other = halves(parts.val.group, np.random.default_rng(records.seed(config.seed, "halves")))
+    held = probes.dfr(phi[half], parts.val.subset(half), resamples=3).predict(phi[other])
+    assert retrained.rows[-1]["val_plain"] == np.mean(held != parts.val.label[other])
+    assert "loss" not in retrained.rows[-1]
     after = probes.features(load_network(retrained.folder), parts.test.images, "").argmax(1)
     assert np.array_equal(after, guess)
 
@@ -386,9 +457,23 @@ def test_torchrun_runs_the_command(root, tmp_path):
         (["lr"], "settings are written key=value, got 'lr'"),
         (["lrr=1"], "no setting is named 'lrr'; did you mean 'lr'?"),
         (["rule=sma"], "no rule is named 'sma'; did you mean 'sam'?"),
-        (["rule=sam", "rule.radius=1"], "radius"),
+        (["rule=sam", "rule.radius=1"], "sam has no setting rule.radius; its settings: none"),
+        (["rule=looksam", "rho=0", "rule.kk=1"], "looksam has no setting rule.kk; its settings: k, alpha"),
+        (["rule=sam", "rule.rho=1"], "sam has no setting rule.rho; write rho="),
+        (["rule=ssam_d", "rule.every=often"], "every"),
+        (["rule=entropy_sgd", "rho=0.1"], "entropy_sgd has no radius, got rho=0.1; leave it out"),
+        (["rule=imb_sam"], "imb_sam perturbs for rare classes, got none; name them, as in rule.tail=1"),
         (["rho=0.1"], "sgd has no rho and no settings, got rho=0.1; name a rule, as in rule=sam"),
-        (["rule=sam", "rho=-1"], "rho must be"),
+        (["rule=sam", "rho=-1"], "rho must be a finite number >= 0, got -1"),
+        (["rule=sam", "rho=true"], "rho must be a finite number >= 0, got True"),
+        (["augment=sometimes"], "augment must be true or false, got 'sometimes'"),
+        (["seed=0.5"], "seed must be a whole number >= 0, got 0.5"),
+        (["model=resnt18"], "no network is named 'resnt18'; did you mean 'resnet18'?"),
+        (["model=3"], "no network is named 3"),
+        (["probe_at=true"], "probe_at must be epochs from 1 to the last, 20, got True"),
+        (["method=jtt", "method.times=0.5"], "method.times must be a whole number >= 1, got 0.5"),
+        (["method=dfr", "method.resamples=0"], "method.resamples must be a whole number >= 1, got 0"),
+        (["method=group_dro", "method.eta=x"], "method.eta must be a finite number >= 0, got 'x'"),
         (["method=dro"], "no method is named 'dro'; did you mean"),
         (["method=jtt", "method.lambda=3"], "jtt has no setting 'lambda'; its settings: epochs, times"),
         (["epochs=0"], "epochs must be a whole number >= 1, got 0"),
@@ -401,7 +486,7 @@ def test_torchrun_runs_the_command(root, tmp_path):
     ],
 )
 def test_bad_settings_are_one_sentence(words, sentence):
-    with pytest.raises((ValueError, TypeError), match=sentence) as error:
+    with pytest.raises(ValueError, match=sentence) as error:
         parse("cifar-mnist", words)
     assert "\n" not in str(error.value)
 
@@ -410,6 +495,32 @@ def test_sets_with_domains_need_a_target():
     with pytest.raises(ValueError, match="got None; name one, as in target=photo"):
         parse("pacs", [])
     assert parse("pacs", ["target=photo", "model=efficientnet_lite0"]).target == "photo"
+    with pytest.raises(ValueError, match="no domain is named 'scetch'; did you mean 'sketch'"):
+        parse("pacs", ["target=scetch"])
+
+
+def test_words_become_settings():
+    assert parse("cifar-mnist", ["rule=imb_sam", "rule.tail=1"]).rule_settings == (("tail", (1,)),)
+    assert parse("waterbirds", ["augment=no"]).augment is False
+    assert parse("cifar-mnist", ["rule=m_sharpness"]).optimizer_rule(steps=1).m == 16
+    assert parse("cifar-mnist", ["rule=ae_sam"]).optimizer_rule(steps=70).steps == 70
+
+
+@pytest.mark.parametrize(
+    ("device", "sentence"),
+    [("gpu", "device must be one of torch's, such as cpu, cuda or cuda:1, got 'gpu'")]
+    + ([] if torch.cuda.is_available() else [("cuda", "device 'cuda' needs a GPU, and torch finds none")]),
+)
+def test_bad_devices_are_one_sentence(root, tmp_path, device, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        fit(DOMINOES, root, tmp_path, device=device)
+
+
+def test_json_of_the_command_is_json(root, tmp_path):
+    words = ["fmnist-mnist", "model=test_train:small", "rule=entropy_sgd", "epochs=1", "batch=50", "resamples=0"]
+    result = CliRunner().invoke(app, ["train", *words, "--root", str(root), "--out", str(tmp_path), "--json"])
+    (row,) = (json.loads(line, parse_constant=pytest.fail) for line in result.stdout.splitlines())
+    assert row["rho"] is None
 
 
 def test_the_command_prints_its_settings(root):

@@ -110,12 +110,14 @@ class Run:
         folder: Where it is.
         rows: All rows, those of earlier sessions first.
         done: Whether the run was complete when opened.
+        complete: Whether the end of the block completes it; set it to False where rows are still to come.
     """
 
     folder: Path
     rows: list[Row]
     done: bool
     _file: int = field(repr=False)
+    complete: bool = True
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Store one row; it is safe from a kill of this process once this returns.
@@ -198,7 +200,7 @@ def open(out: str | os.PathLike[str], config: Any) -> Iterator[Run]:
                     "rows": len(run.rows) - before,
                 }
                 _append_to(folder / "sessions.jsonl", session)
-        if not run.done:
+        if run.complete and not run.done:
             os.fsync(file)
             total = sum(s["seconds"] for s in _lines(folder / "sessions.jsonl"))
             write_atomic(folder / "done", _dumps({"rows": len(run.rows), "seconds": total}).encode() + b"\n")

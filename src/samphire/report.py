@@ -333,7 +333,7 @@ def to_json(rows: Iterable[Mapping[str, Any]]) -> str:
          }
         ]
     """
-    return json.dumps([_strict(row) for row in rows], indent=1, ensure_ascii=False, allow_nan=False)
+    return json.dumps([strict(row) for row in rows], indent=1, ensure_ascii=False, allow_nan=False)
 
 
 # Pictures
@@ -634,15 +634,16 @@ def _parts(cell: Any, wide: bool) -> list[Any]:
     return [cell.mean, cell.error, cell.n] if isinstance(cell, Estimate) else [cell, None, None]
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """A cell, or cells in lists and by name, as data that strict JSON can hold; see :func:`to_json`."""
     value = _scalar(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Estimate):
-        return _strict({"mean": value.mean, "error": value.error, "n": value.n})
+        return strict({"mean": value.mean, "error": value.error, "n": value.n})
     if isinstance(value, Mapping):
-        return {str(k): _strict(v) for k, v in value.items()}
-    return [_strict(v) for v in value] if isinstance(value, (list, tuple)) else value
+        return {str(k): strict(v) for k, v in value.items()}
+    return [strict(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 _PAGE = """<!doctype html>

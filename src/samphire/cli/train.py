@@ -66,7 +66,7 @@ def settings_table(config: Config) -> report.Table:
 def _tell(trained: Trained, as_json: bool) -> None:
     if as_json:
         for row in trained.rows:
-            print(json.dumps(row))
+            print(json.dumps(report.strict(row)))
         return
     for table in tables(trained):
         Console().print(report.rich_table(table))

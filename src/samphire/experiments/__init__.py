@@ -253,6 +253,8 @@ class _Work:
                 for run, row in _computed(module, list(missing.values()), self.places, said):
                     keep({"key": records.key(run), **row})
             self.done += steps
+            for name, folder in folders.items():
+                folder.complete = stored[name] >= set(self.runs[name])  # else a data set was not at hand
             return {name: folder.rows for name, folder in folders.items()}
 
     def _known(self, module: Any) -> dict[str, Row]:

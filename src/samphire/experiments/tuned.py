@@ -6,6 +6,7 @@ Not an experiment of its own.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any
 
 from scipy.stats import ttest_1samp
 
-from samphire import data, report, sweep
+from samphire import data, records, report, sweep
 from samphire.data.layouts import find
 from samphire.experiments import Places, Row
 from samphire.train import Config, fit
@@ -104,22 +105,21 @@ def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Callab
     """Tune, choose, repeat."""
     jobs = run.grid()
     share = len(jobs) / (len(jobs) + 3 * (run.seeds - 1))
-    swept = sweep.run(jobs, work, out, on="processes", progress=_part(progress, 0.0, share))
-    trials = swept.trials
+    trials = _trained(run, jobs, work, out, _part(progress, 0.0, share))
     chosen = {choice.side: choice for choice in sweep.select(trials)}
     best = {side: _setting(jobs, side, choice) for side, choice in chosen.items() if choice.lr is not None}
     again = [replace(config, seed=seed) for config in best.values() for seed in range(1, run.seeds)]
-    more = sweep.run(again, work, out, on="processes", progress=_part(progress, share, 1.0)).trials
-    if failed := [trial for trial in (*trials, *more) if trial.error]:
-        raise RuntimeError(f"{len(failed)} trainings on {run.data} failed; the first: {failed[0].error}")
+    more = _trained(run, again, work, out, _part(progress, share, 1.0))
+    stored = {folder.key: folder for folder in records.read(out)}
+    kept = {trial.config: _kept(trial, stored[trial.folder.name]) for trial in (*trials, *more)}
     sides = {
         side: {
-            "lr": config.lr,
-            "rho": config.radius,
-            "settings": chosen[side].settings,
-            "runs": [_kept(t) for t in (*trials, *more) if replace(t.config, seed=0) == config],
+            "lr": choice.lr,
+            "rho": choice.rho,
+            "settings": choice.settings,
+            "runs": [row for config, row in kept.items() if replace(config, seed=0) == best.get(side)],
         }
-        for side, config in best.items()
+        for side, choice in chosen.items()
     }
     return {
         "data": run.data,
@@ -127,9 +127,21 @@ def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Callab
         "epochs": jobs[0].epochs,
         "model": jobs[0].model,
         "sides": sides,
-        "grid": [_kept(trial) for trial in trials],
+        "grid": [kept[job] for job in jobs],
         "criteria": [{k: str(v) if k != "lr" else v for k, v in row.items()} for row in sweep.table(trials)],
     }
+
+
+def _trained(
+    run: Tuning, jobs: Sequence[Config], work: Callable[[Any], object], out: Path, progress: Callable[..., None]
+) -> list[sweep.Trial]:
+    swept = sweep.run(jobs, work, out, on="processes", progress=progress)
+    if swept.failed:
+        raise RuntimeError(
+            f"{len(swept.failed)} trainings on {run.data} failed, their tracebacks are in {out / 'failed'}; "
+            f"the first: {swept.failed[0].error}"
+        )
+    return swept.trials
 
 
 def _part(progress: Callable[[str, int, int], None], start: float, end: float) -> Callable[[str, int, int], None]:
@@ -140,65 +152,79 @@ def _setting(jobs: Sequence[Config], side: str, choice: sweep.Choice) -> Config:
     return next(job for job in jobs if (job.rule, job.lr, job.radius) == (side, choice.lr, choice.rho))
 
 
-def _kept(trial: sweep.Trial) -> Row:
+def _kept(trial: sweep.Trial, stored: records.Stored) -> Row:
+    """What a table needs of a run, and where it comes from."""
     config, row = trial.config, trial.row or {}
     about = {"rule": config.rule, "lr": config.lr, "rho": config.radius, "seed": config.seed, "state": trial.state}
-    return about | {name: row[name] for name in KEPT if name in row}
+    origin = {"seconds": stored.seconds, "commits": sorted({str(session["commit"]) for session in stored.sessions})}
+    return about | origin | {name: row[name] for name in KEPT if name in row}
 
 
 # What came out
 
 
 def values(row: Row, side: str, read: Callable[[Row], float]) -> dict[int, float]:
-    """A value of the finished runs of one side, by seed."""
+    """A value of one side's runs by seed; NaN where training broke off."""
     runs = row["sides"].get(side, {"runs": []})["runs"]
-    return {run["seed"]: read(run) for run in runs if run["state"] == "done"}
+    return {run["seed"]: read(run) if run["state"] == "done" else math.nan for run in runs}
 
 
 def spread(found: Mapping[int, float], percent: bool = True) -> str:
-    """Mean and standard deviation (n - 1) over seeds, with their number."""
+    """Mean and standard deviation (n - 1) over the seeds that came to their end, with their number.
+
+    Example:
+        >>> spread({0: 0.1, 1: 0.2, 2: math.nan}), spread({0: 0.1}), spread({})
+        ('15.00 ± 7.07 (n=2 of 3)', '10.00 (n=1)', '– (n=0)')
+    """
     factor, places = (100, 2) if percent else (1, 3)
-    estimate = report.estimate(factor * value for value in found.values())
-    if estimate.n < 2:
-        return f"{estimate.mean:.{places}f} (n={estimate.n})"
-    std = estimate.error * math.sqrt(estimate.n)
-    return f"{estimate.mean:.{places}f} ± {std:.{places}f} (n={estimate.n})"
+    ended = [factor * value for value in found.values() if math.isfinite(value)]
+    n = f"(n={len(ended)}" + (f" of {len(found)})" if len(ended) < len(found) else ")")
+    if len(ended) < 2:
+        return f"{ended[0]:.{places}f} {n}" if ended else f"– {n}"
+    return f"{statistics.fmean(ended):.{places}f} ± {statistics.stdev(ended):.{places}f} {n}"
 
 
 def by_difficulty(row: Row) -> tuple[str, str]:
     """Easy and hard feature: by SGD's mean probe error, which is the paper's definition."""
-    runs = [run["probe"] for run in row["sides"]["sgd"]["runs"] if run["state"] == "done"]
+    runs = [run["probe"] for run in row["sides"]["sgd"]["runs"] if "probe" in run]
+    if not runs:
+        raise ValueError(f"no training by SGD on {row['data']} came to its end, so no feature is easy or hard.")
     easy, *_, hard = sorted(runs[0], key=lambda name: sum(probe[name] for probe in runs))
     return easy, hard
 
 
-def compared(text: str, ours: Mapping[int, float], sgd: Mapping[int, float], paper: str, unit: float) -> report.Claim:
-    """A claim that a value is lower than SGD's, by a paired test over seeds.
+def compared(
+    text: str, ours: Mapping[Any, float], sgd: Mapping[Any, float], paper: str, unit: float, over: str = "seeds"
+) -> report.Claim:
+    """A claim that a value is lower than SGD's, by a paired test.
 
     It holds, or does not, if the difference is significant; a difference within the noise is not judged.
 
     Args:
         text: The claim.
-        ours: Values by seed.
+        ours: Values by seed, or by what else makes pairs.
         sgd: Those of SGD.
         paper: What the paper has.
         unit: What the values are multiplied by to be shown.
+        over: What makes pairs.
     """
-    seeds = sorted(set(ours) & set(sgd))
-    gain = [unit * (ours[seed] - sgd[seed]) for seed in seeds]
+    every = [unit * (ours[pair] - sgd[pair]) for pair in sorted(set(ours) & set(sgd))]
+    gain = [difference for difference in every if math.isfinite(difference)]
     estimate = report.estimate(gain)
-    if len(seeds) < 3 or estimate.error < 1e-9:
-        detail = "There are too few seeds to judge." if len(seeds) < 3 else "The difference is the same in all seeds."
+    if len(gain) < 3 or estimate.error < 1e-9:
+        same = f"The difference is the same in all {over}."
+        detail = f"There are too few {over} to judge." if len(gain) < 3 else same
         return report.Claim(text, None, f"difference {estimate}", paper, detail)
     p = float(ttest_1samp(gain, 0.0).pvalue)
     holds = None if p >= LEVEL else estimate.mean < 0
     word = "within the noise" if holds is None else "significant"
+    left_out = f" {len(every) - len(gain)} left out, where training broke off." if len(gain) < len(every) else ""
     return report.Claim(
         text,
         holds,
-        f"difference {estimate}",
+        f"difference {estimate}, p = {p:.2g}",
         paper,
-        f"Paired t-test over seeds: p = {p:.2g}, {word}; ± is one standard error.",
+        f"Paired t-test over {over}: {word}; ± is one standard error.{left_out}",
     )
 
 

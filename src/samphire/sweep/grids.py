@@ -62,10 +62,8 @@ def grid(
     plain = {name: value for name, value in settings.items() if name != "rule_settings"}
     sides = [plain | {"rule": "sgd"}] if 0 in lists["rho"] else []
     sides += [settings | {"rule": rule, "rho": radius} for rule in rules for radius in lists["rho"] if radius]
-    jobs = [
-        appendix_b(data, seed=seed, target=target, lr=rate, **side)
-        for seed, target, rate, side in itertools.product(seeds, lists["targets"], lists["lr"], sides)
-    ]
+    every = itertools.product(seeds, lists["targets"], lists["lr"], sides)
+    jobs = [appendix_b(data, seed=seed, target=target, lr=rate, **side) for seed, target, rate, side in every]
     if not jobs:
         raise ValueError(f"a grid must have a job, got {seeds=}, {rules=} and {lists}; give each a value.")
-    return jobs
+    return list(dict.fromkeys(jobs))

@@ -60,9 +60,10 @@ def trial_of(folder: Path, job: Any) -> Trial:
     row: Row | None = json.loads(rows[-1]) if rows else None
     if done:
         return Trial(job, folder, "stopped" if row and row.get("stopped") else "done", row)
+    if is_locked(folder):
+        return Trial(job, folder, "running", row)
     error = report_of(folder).read_text(encoding="utf-8") if report_of(folder).exists() else ""
-    state: State = "running" if is_locked(folder) else "failed" if error else "missing"
-    return Trial(job, folder, state, row, error)
+    return Trial(job, folder, "failed" if error else "missing", row, error)
 
 
 def rows_of(folder: Path) -> list[bytes]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from samphire import data
+from samphire.models.loading import NETWORKS
 from samphire.optim import RULES
-from samphire.optim.batched import rho_of
-from samphire.optim.describe import in_use
+from samphire.optim.batched import rho_of, with_rho
 
 Settings = tuple[tuple[str, Any], ...]
 Method = Literal["erm", "reweight", "group_dro", "jtt", "dfr"]
@@ -37,12 +39,13 @@ class Config:
         data: A name of :func:`samphire.data.load` with a validation part.
         model: A name for :func:`samphire.models.load`.
         weights: What training starts from, as there; ``None`` for fresh weights.
-        rule: ``"sgd"``, or a rule of ``samphire.optim.RULES``. ``"lsam"`` runs its body once (one-pass).
+        rule: ``"sgd"``, or a rule of ``samphire.optim.RULES``. ``"lsam"`` runs its body once (one-pass), but for
+            several processes with one perturbation.
         rho: The rule's radius; ``None`` for its default. 0 and ``"sgd"`` are the same.
         rule_settings: The rule's other settings, by name.
         method: ``"erm"``: all examples alike. ``"reweight"``: every group equally often. ``"group_dro"``: the same,
             and :class:`samphire.losses.GroupDRO`. ``"jtt"``: just train twice. ``"dfr"``: ``"erm"``, then the last
-            layer retrained on the validation part.
+            layer retrained on the probing part or, for sets with domains, the validation part.
         method_settings: ``eta`` and ``adjustment`` of GroupDRO; ``epochs`` (of the first training) and ``times`` of
             JTT; ``resamples`` of DFR.
         epochs: Passes over the training part.
@@ -100,27 +103,61 @@ class Config:
         _check_one_of("method", self.method, METHODS)
         _check_one_of("schedule", self.schedule, get_args(LearningRates))
         _check_one_of("perturbation", self.perturbation, get_args(Perturbation))
-        for name, least in (("epochs", 1), ("batch", 1), ("size", 1), ("resamples", 0)):
+        if not isinstance(self.model, str) or ":" not in self.model:
+            _check_one_of("network", self.model, NETWORKS)
+        for name, least in (("epochs", 1), ("batch", 1), ("size", 1), ("resamples", 0), ("seed", 0)):
             _check_whole(name, getattr(self, name), least)
         if self.examples is not None:
             _check_whole("examples", self.examples, 1)
+        if not isinstance(self.augment, bool):
+            raise ValueError(f"augment must be true or false, got {self.augment!r}.")
         _check_number("lr", self.lr, lambda v: v > 0, "> 0")
         _check_number("weight_decay", self.weight_decay, lambda v: v >= 0, ">= 0")
         _check_number("momentum", self.momentum, lambda v: 0 <= v < 1, "in [0, 1)")
         for name, first in (("probe_at", 1), ("keep", 0)):
-            bad = [e for e in getattr(self, name) if not isinstance(e, int) or not first <= e <= self.epochs]
+            bad = [e for e in getattr(self, name) if type(e) is not int or not first <= e <= self.epochs]
             if bad:
                 raise ValueError(f"{name} must be epochs from {first} to the last, {self.epochs}, got {bad[0]!r}.")
-        unknown = sorted(set(dict(self.method_settings)) - set(METHODS[self.method]))
-        if unknown:
-            has = ", ".join(METHODS[self.method]) or "none"
-            raise ValueError(f"{self.method} has no setting {unknown[0]!r}; its settings: {has}.")
-        if self.rule == "sgd" and (self.rho or self.rule_settings):
-            raise ValueError(f"sgd has no rho and no settings, got rho={self.rho!r}; name a rule, as in rule=sam.")
+        self._check_target()
+        self._check_method()
+        self._check_rule()
+
+    def _check_target(self) -> None:
         if (self.target is None) == self._has_domains:
             way = "name one, as in target=photo" if self._has_domains else "leave it out"
             raise ValueError(f"target must be a domain for sets with domains only, got {self.target!r}; {way}.")
-        _ = self.optimizer_rule(steps=1)
+        if self.target is not None:
+            _check_one_of("domain", self.target, data.SETS[self.data].official)
+
+    def _check_method(self) -> None:
+        for name, value in self.method_settings:
+            if name not in METHODS[self.method]:
+                has = ", ".join(METHODS[self.method]) or "none"
+                raise ValueError(f"{self.method} has no setting {name!r}; its settings: {has}.")
+            if isinstance(METHODS[self.method][name], int):
+                _check_whole(f"method.{name}", value, 1)
+            else:
+                _check_number(f"method.{name}", value, lambda v: v >= 0, ">= 0")
+
+    def _check_rule(self) -> None:
+        if self.rule == "sgd":
+            if self.rho or self.rule_settings:
+                raise ValueError(
+                    f"sgd has no rho and no settings, got rho={self.rho!r}; name a rule, as in rule=sam."
+                )
+            return
+        takes = [name for name in inspect.signature(RULES[self.rule]).parameters if name not in ("rho", "rule")]
+        for name, _ in self.rule_settings:
+            if name not in takes:
+                way = "write rho=" if name == "rho" else f"its settings: {', '.join(takes) or 'none'}"
+                raise ValueError(f"{self.rule} has no setting rule.{name}; {way}.")
+        made = self._made(steps=1)
+        if self.rho is not None:
+            _check_number("rho", self.rho, lambda v: v >= 0, ">= 0")
+            if rho_of(made) is None:
+                raise ValueError(f"{self.rule} has no radius, got rho={self.rho!r}; leave it out.")
+        if self.rule == "imb_sam" and not made.tail:
+            raise ValueError("imb_sam perturbs for rare classes, got none; name them, as in rule.tail=1.")
 
     @property
     def _has_domains(self) -> bool:
@@ -137,7 +174,15 @@ class Config:
         """The rule for a training of so many steps, or ``None`` for the plain gradient."""
         if self.rule == "sgd" or self.rho == 0:
             return None
-        return in_use(self.rule, steps=steps, batch=self.batch, rho=self.rho, **dict(self.rule_settings))
+        made = self._made(steps)
+        return made if self.rho is None else with_rho(made, self.rho)
+
+    def _made(self, steps: int) -> Any:
+        told = {"steps": steps} if "steps" in inspect.signature(RULES[self.rule]).parameters else {}
+        try:
+            return RULES[self.rule](**told | dict(self.rule_settings))
+        except TypeError as error:
+            raise ValueError(f"{self.rule} cannot be made with {dict(self.rule_settings)}: {error}") from None
 
     def method_setting(self, name: str) -> Any:
         """A setting of the method, its default unless given."""
@@ -212,14 +257,17 @@ def parse(data: str, given: Iterable[str]) -> Config:
             raise ValueError(f"settings are written key=value, got {word!r}; write for instance lr=0.01.")
         of, dot, name = key.partition(".")
         if dot and of in inner:
-            inner[of].append((name, value_of(text)))
+            value = _several(value_of(text)) if name == "tail" else value_of(text)
+            inner[of].append((name, value))
         else:
             _check_one_of("setting", key, known)
-            value = value_of(text)
-            tuples = key in ("probe_at", "keep") and not isinstance(value, tuple)
-            values[key] = (value,) if tuples else value
+            values[key] = _several(value_of(text)) if key in ("probe_at", "keep") else value_of(text)
     settings = {f"{of}_settings": tuple(pairs) for of, pairs in inner.items() if pairs}
     return appendix_b(data, **values, **settings)
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def value_of(text: str) -> Any:
@@ -229,7 +277,7 @@ def value_of(text: str) -> Any:
         >>> value_of("1e-2"), value_of("5,10"), value_of("resnet18"), value_of("true"), value_of("none")
         (0.01, (5, 10), 'resnet18', True, None)
     """
-    words = {"true": True, "false": False, "none": None}
+    words = {"true": True, "yes": True, "false": False, "no": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
     try:

@@ -62,8 +62,9 @@ def joined(device: str | torch.device | None = None) -> Iterator[Ranks]:
     Args:
         device: Where to compute; by default this process's GPU, or the CPU if there is none.
     """
-    gpu = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    place = torch.device(device or (gpu if torch.cuda.is_available() else "cpu"))
+    place = _place(device)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)  # where NCCL puts the objects that processes exchange
     began = "TORCHELASTIC_RUN_ID" in os.environ and not dist.is_initialized()
     if began:
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
@@ -75,3 +76,16 @@ def joined(device: str | torch.device | None = None) -> Iterator[Ranks]:
     finally:
         if began:
             dist.destroy_process_group()
+
+
+def _place(device: str | torch.device | None) -> torch.device:
+    """The device, ``"cuda"`` being this process's own GPU."""
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ValueError(f"device must be one of torch's, such as cpu, cuda or cuda:1, got {device!r}.") from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} needs a GPU, and torch finds none; leave it out.")
+    if place.type == "cuda" and place.index is None:
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    return place

@@ -25,7 +25,7 @@ from samphire.data import augment
 from samphire.data.split import Split
 from samphire.losses import GroupDRO
 from samphire.models.layers import Normalise
-from samphire.optim import SharpnessAware, split
+from samphire.optim import SharpnessAware, in_shadow_pass, split
 from samphire.probes.protocol import halves
 from samphire.records import Row
 from samphire.train.config import Config
@@ -67,15 +67,17 @@ def fit(
     """Train one network, or go on where an earlier call was stopped.
 
     After every epoch the whole state is stored, whole or not at all, and everything random in an epoch comes from the
-    seed and the epoch's number; so a run that was killed at any moment and resumed has the weights, to the last bit,
-    of one that was not. A loss that is not finite ends the run: its last row says so under ``stopped``.
+    seed and the epoch's number; so a run that was killed at any moment and resumed with as many processes and threads
+    has the weights, to the last bit, of one that was not (on a GPU, as far as its kernels always add in one order).
+    A loss that is not finite ends the run: its last row says so under ``stopped``.
 
     A row has: ``loss`` and ``train_error`` of the epoch's batches as they came; ``val_loss`` and the errors on the
     validation part, by four averages (``val_error`` is weighted by the groups' sizes in training, ``val_plain``,
     ``val_equal``, ``val_worst``) and by group; ``lr`` and ``rho`` at the epoch's end; ``seconds`` of training alone.
     After the epochs of ``probe_at`` and the last one also the same for the test part, and the features' probe
     errors: ``probe``, with 95 % intervals in ``probe_low`` and ``probe_high``, and ``probe_val``, from probes that
-    are trained on one half of the probing part and judged on the other, to select by.
+    are trained on one half of the probing part and judged on the other, to select by. After DFR the validation errors
+    are those of a head retrained on one half and judged on the other, since all of it goes into the final one.
 
     Under torchrun the batch is shared among the processes. BatchNorm then takes the statistics of each share, and
     the first process's running ones count.
@@ -95,10 +97,12 @@ def fit(
 def _fit(config: Config, root: Any, out: Any, cache: Any, ranks: Ranks, progress: Advance | None) -> Trained:
     first = _first_training(config)
     before = None if first is None else _fit(first, root, out, cache, ranks, progress)
-    if before is not None and before.stopped:
-        raise ValueError(f"the training that {config.method} builds on ended early: {before.stopped}")
     with _opened(out, config, ranks) as run:
-        if not ranks.from_first(run.done):
+        if before is not None and before.stopped:
+            if ranks.first and not run.rows:
+                why = f"the training that {config.method} builds on ended early: {before.stopped}"
+                run.append(before.rows[-1] | {"stopped": why})
+        elif not ranks.from_first(run.done):
             parts = load_parts(
                 config.data,
                 root,
@@ -110,9 +114,10 @@ def _fit(config: Config, root: Any, out: Any, cache: Any, ranks: Ranks, progress
                 progress=progress,
             )
             if config.method != "dfr":
-                _train(_Training(config, parts, ranks, _positions(config, before, parts)), run, progress)
+                positions = _positions(config, before, parts, ranks.device)
+                _train(_Training(config, parts, ranks, positions), run, progress)
             elif ranks.first and before is not None and not run.rows:
-                _retrain(config, before, parts, run)
+                _retrain(config, before, parts, run, ranks.device)
         return Trained(config, run.folder, tuple(ranks.from_first(run.rows)))
 
 
@@ -164,11 +169,12 @@ def _first_training(config: Config) -> Config | None:
 Positions = Callable[[torch.Generator], NDArray[np.int64]]
 
 
-def _positions(config: Config, before: Trained | None, parts: Parts) -> Positions | None:
+def _positions(config: Config, before: Trained | None, parts: Parts, device: torch.device) -> Positions | None:
     """Which training examples an epoch visits; ``None`` for each once."""
     if config.method == "jtt":
         assert before is not None
-        logits = torch.from_numpy(probes.features(load_network(before.folder), parts.whole.images, ""))
+        net = load_network(before.folder).to(device)
+        logits = torch.from_numpy(probes.features(net, parts.whole.images, ""))
         errors = reweighting.error_set(logits, parts.whole.label)
         chosen = reweighting.upsampled(errors, len(parts.train), config.method_setting("times")).numpy()
         return lambda generator: chosen
@@ -178,16 +184,27 @@ def _positions(config: Config, before: Trained | None, parts: Parts) -> Position
     return None
 
 
-def _retrain(config: Config, before: Trained, parts: Parts, run: records.Run) -> None:
+def _retrain(config: Config, before: Trained, parts: Parts, run: records.Run, device: torch.device) -> None:
     """DFR: another last layer on the same features, which are probed already."""
-    net = load_network(before.folder)
-    features = probes.features(net, parts.probe_train.images)
-    head = probes.retrain_last_layer(
-        features, parts.probe_train, resamples=config.method_setting("resamples"), seed=config.seed
-    )
+    net = load_network(before.folder).to(device)
+    part = parts.val if parts.domain else parts.probe_train
+    features = probes.features(net, part.images)
     parent, _, name = split(net).name.rpartition(".")
-    setattr(net.get_submodule(parent), name, head)
-    row = before.rows[-1] | _judged("val", net, parts.val, parts) | _judged("test", net, parts.test, parts)
+
+    def retrained(chosen: Any) -> nn.Module:
+        head = probes.retrain_last_layer(
+            features[chosen],
+            part.subset(chosen),
+            resamples=config.method_setting("resamples"),
+            seed=config.seed,
+        )
+        setattr(net.get_submodule(parent), name, head.to(device))
+        return net
+
+    half, other = halves(part.group, np.random.default_rng(records.seed(config.seed, "halves")))
+    row = {name: value for name, value in before.rows[-1].items() if name not in ("loss", "train_error")}
+    row |= _judged("val", retrained(half), part.subset(other), parts)
+    row |= _judged("test", retrained(np.arange(len(part))), parts.test, parts)
     _store(run.folder / "model.pt", net.state_dict())
     records.write_atomic(run.folder / "input.json", (before.folder / "input.json").read_bytes())
     run.append(row)
@@ -200,8 +217,10 @@ def _train(training: _Training, run: records.Run, progress: Advance | None) -> N
     """Epochs from where the run is to its end; the first process writes."""
     config, ranks = training.config, training.ranks
     state, final = run.folder / "state.pt", run.folder / "model.pt"
-    if ranks.from_first(final.exists()):
-        return  # killed between the end of training and the mark that it is done
+    if ranks.from_first(final.exists()):  # killed between the end of training and the mark that it is done
+        if ranks.first:
+            state.unlink(missing_ok=True)
+        return
     training.load(ranks.from_first(torch.load(state, map_location="cpu") if ranks.first and state.exists() else None))
     if ranks.first:
         _catch_up(run, training.rows)
@@ -212,11 +231,12 @@ def _train(training: _Training, run: records.Run, progress: Advance | None) -> N
         row = training.epoch(progress)
         if ranks.first and "stopped" not in row:
             row |= training.judged(progress)
+        row = ranks.from_first(row)
         training.rows.append(row)
         whole = training.state()
         if ranks.first:
+            _keep(training, run)  # before the state, or a kill between the two would lose them
             _store(state, whole)
-            _keep(training, run)
             run.append(row)
     if ranks.first and not training.stopped:
         _store(final, training.net.state_dict())
@@ -319,6 +339,7 @@ class _Training:
         """Everything an epoch starts from. Where ranks perturb by themselves, each has an optimizer state."""
         return {
             "done": self.done,
+            "ranks": self.ranks.count,
             "model": self.net.state_dict(),
             "optimizers": self.ranks.at_first(self.opt.state_dict()),
             "loss": self.loss.state_dict() if self.loss is not None else None,
@@ -328,10 +349,14 @@ class _Training:
     def load(self, state: Mapping[str, Any] | None) -> None:
         if state is None:
             return
+        if state["ranks"] != self.ranks.count:
+            raise ValueError(
+                f"a run begun by {state['ranks']} processes must go on with as many, got {self.ranks.count}; start "
+                "as many, or train into another folder."
+            )
         self.done, self.rows = state["done"], list(state["rows"])
         self.net.load_state_dict(state["model"])
-        mine = min(self.ranks.rank, len(state["optimizers"]) - 1)
-        self.opt.load_state_dict(state["optimizers"][mine])
+        self.opt.load_state_dict(state["optimizers"][self.ranks.rank])
         if self.loss is not None:
             self.loss.load_state_dict(state["loss"])
 
@@ -349,7 +374,7 @@ class _Training:
             ranks=self.ranks.count,
             device=self.ranks.device,
         )
-        sums = torch.zeros(3, dtype=torch.float64, device=self.ranks.device)  # loss, errors, examples
+        sums = torch.zeros(3, dtype=_exact(self.ranks.device), device=self.ranks.device)  # loss, errors, examples
         self.model.train()
         with _seeded(records.seed(config.seed, f"step {self.done}") + self.ranks.rank, self.ranks.device):
             for i, (x, y, at) in enumerate(batches):
@@ -369,13 +394,13 @@ class _Training:
             "rho": config.radius,
             "seconds": time.perf_counter() - started,
         }
-        return row if math.isfinite(loss) else row | {"stopped": self._why()}
+        return row if math.isfinite(loss) else row | {"stopped": self._why("training")}
 
-    def _why(self) -> str:
+    def _why(self, part: str) -> str:
         config = self.config
         rho = f" and rho = {config.rho:g}" if config.rho else ""
         return (
-            f"the training loss is not finite in epoch {self.done} of {config.epochs}, with lr = {config.lr:g}{rho}; "
+            f"the {part} loss is not finite in epoch {self.done} of {config.epochs}, with lr = {config.lr:g}{rho}; "
             "lower the learning rate or the radius."
         )
 
@@ -391,14 +416,16 @@ class _Training:
             group["lr"] = lr
 
     def _step(self, x: Tensor, y: Tensor, at: NDArray[np.int64], i: int) -> Tensor:
-        """One step; the sums of clean losses and errors, and the number of examples."""
+        """One step; the sums of losses and errors as the examples were first seen, and the number of examples."""
         share = self._share(len(y), i)
         seen: list[Tensor] = []
 
         def losses(out: Tensor, chosen: Any = slice(None)) -> Tensor:
             each = F.cross_entropy(out, y[chosen], reduction="none")
-            wrong = out.argmax(1) != y[chosen]
-            seen.append(torch.stack([each.detach().sum(), wrong.sum(), torch.ones_like(each).sum()]).double())
+            if not in_shadow_pass():
+                wrong = out.argmax(1) != y[chosen]
+                found = each.detach().sum(), wrong.sum(), torch.ones_like(each).sum()
+                seen.append(torch.stack(found).to(_exact(each.device)))
             return share * each if self.loss is None else self.loss(each, self.group[at][chosen])
 
         if not isinstance(self.opt, SharpnessAware):
@@ -411,7 +438,7 @@ class _Training:
             for p in self.opt.passes(n=len(y), labels=y):
                 p.backward(losses(self.model(x[p.examples]), p.examples))
             self.opt.step()
-        return seen[0]
+        return torch.stack(seen).sum(0)
 
     def _share(self, n: int, step: int) -> float:
         """Makes the mean over ranks of their means the mean of the batch, whose last one may not split evenly."""
@@ -423,6 +450,8 @@ class _Training:
     def judged(self, progress: Advance | None) -> Row:
         """Errors by group, and at the chosen epochs those of the test part and of probes."""
         row = _judged("val", self.net, self.parts.val, self.parts)
+        if not math.isfinite(row["val_loss"]):
+            return row | {"stopped": self._why("validation")}
         if self.done in (*self.config.probe_at, self.config.epochs):
             row |= _judged("test", self.net, self.parts.test, self.parts)
             if self.config.resamples:
@@ -467,6 +496,11 @@ def _probes(domain: bool, x: Any, train: Split, x_test: Any, test: Split, resamp
     if domain:
         return {"label": probes.domain_probe(x, train, x_test, test)}
     return probes.probes(x, train, x_test, test, resamples=resamples)
+
+
+def _exact(device: torch.device) -> torch.dtype:
+    """The precision of sums: Apple's GPUs have no doubles."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @contextmanager
