@@ -19,13 +19,13 @@ PAPER_SAYS = (
 )
 NOTES = (
     *tuned.NOTES,
-    "At the reduced scale CIFAR-MNIST has the paper's grid and epochs. FMNIST-MNIST has one learning rate, one radius "
-    "and 5 epochs; Waterbirds the same with 1600 training images and EfficientNet-Lite0 at 96 "
-    "pixels. CelebA is at the paper's scale only.",
+    "At the reduced scale CIFAR-MNIST has the paper's grid and epochs. FMNIST-MNIST has one learning rate, one "
+    "radius and 5 epochs, Waterbirds the same with 1600 training images and EfficientNet-Lite0 at 96 pixels. CelebA "
+    "is at the paper's scale only.",
     "The probing sets of the dominoes are small, as the paper says of its own without a number: the validation part, "
     "paired anew, 1000 images of CIFAR-MNIST. Levels depend on the size (`samphire probe RUN --out` draws a curve). "
-    "Their groups are of one size, so resamples differ in the halves that choose the penalty alone; there are five (two "
-    "for FMNIST-MNIST).",
+    "Their groups are of one size, so resamples differ in the halves that choose the penalty alone; there are five "
+    "(two for FMNIST-MNIST).",
     "Data sets that are not under --root are left out, and the table says so.",
 )
 DATA = ("mnist",)
