@@ -62,6 +62,7 @@ def test_lists_of_a_grid_can_be_replaced():
     assert [(j.rule, j.rho, j.rule_settings) for j in jobs] == [("sgd", None, ()), ("looksam", 0.2, (("k", 3),))]
     assert all((j.lr, j.target, j.epochs) == (0.1, "photo", 2) for j in jobs)
     assert [j.rule for j in sweep.grid("cifar-mnist", ["sam"], rho=[0.1], lr=[0.1])] == ["sam"]
+    assert len(sweep.grid("cifar-mnist", ["sam", "sam"], [0, 0], rho=[0.1, 0.1], lr=[0.1])) == 1
 
 
 @pytest.mark.parametrize(
@@ -412,8 +413,8 @@ def test_states_and_last_rows(tmp_path):
     with pytest.raises(ArithmeticError), records.open(tmp_path, begun) as run:
         run.append({"epoch": 1})
         raise_error()
-    sweep.run([failed], raise_error_of, tmp_path)
-    with records.open(tmp_path, running):
+    sweep.run([failed, running], raise_error_of, tmp_path)
+    with records.open(tmp_path, running):  # once more, after it failed
         found = sweep.trials(tmp_path, jobs)
     assert [t.state for t in found] == ["done", "stopped", "running", "failed", "missing", "missing"]
     assert [t.row and t.row["epoch"] for t in found] == [0, 1, None, None, None, 1]
@@ -583,11 +584,17 @@ def test_the_command_trains_selects_and_resumes(tree, tmp_path):
     assert first.stderr.count("done: ") == 2
     assert "done: sam, rho=0.1, lr=0.05, seed=0: val_error 0." in first.stderr
 
-    again = call(*args, "--json")
+    again = call(*args, "--json", "--on", "processes", "--workers", "1")
     assert again.stdout == first.stdout
     assert "done: " not in again.stderr
     assert all(len(run.sessions) == 1 for run in records.read(out))
     assert call(*args, "--json", "--table").stdout == first.stdout
+
+
+def test_the_command_trains_in_processes(tree, tmp_path):
+    words = ["fmnist-mnist", "epochs=1", "examples=100", "resamples=0", "lr=0.05", "rho=0,0.1", "--rules", "sam"]
+    assert call(*words, "--on", "processes", "--workers", "2", "--root", tree, "--out", tmp_path).exit_code == 0
+    assert [session["threads"] for run in records.read(tmp_path) for session in run.sessions] == [1, 1]
 
 
 def test_the_command_reports_what_failed(tree, tmp_path):
