@@ -444,6 +444,25 @@ def test_the_toy_by_the_general_engine_is_the_toy_by_its_own(config: ToyConfig, 
     assert result.final["loss"] == pytest.approx(together[config].final["loss"], abs=1e-12)
 
 
+def test_small_modules_are_shared_among_workers_if_these_can_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(partial(mlp, (4, 8, 3)), normal(30, 4), torch.arange(30) % 3)
+    runs = [ModuleConfig(problem, rule, seed, epochs=2, batch=7) for rule in (None, sam(0.1)) for seed in (0, 1)]
+    here, there = (list(fit_many(runs, workers=n, keep_weights=True)) for n in (1, 2))
+    for a, b in zip(here, there, strict=True):
+        assert a.config is b.config
+        for name, t in weights(a).items():
+            torch.testing.assert_close(weights(b)[name], t, rtol=0, atol=1e-6)
+    started = []
+    monkeypatch.setattr(many, "_by_workers", lambda jobs, workers, counter: started.append(workers) or [])
+    monkeypatch.setattr(many, "WORTH_WORKERS", 100)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    unnamed = replace(problem, model=lambda g: mlp((4, 8, 3), g))
+    list(fit_many([replace(run, problem=unnamed) for run in runs]))
+    assert not started
+    list(fit_many(runs))
+    assert started == [2]
+
+
 def test_small_modules_train_together_over_seeds_and_rho() -> None:
     x, y = normal(30, 4), torch.arange(30) % 3
     problem = Problem(lambda g: mlp((4, 8, 3), g), x, y)

@@ -10,7 +10,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, cast
 
@@ -20,11 +20,11 @@ from torch import Tensor
 from samphire.interpreters import Interpreter, requests
 from samphire.optim.batched import rho_of, with_rho
 from samphire.train.fleets import FLEETS, ModuleFleet, ToyFleet
-from samphire.train.small import RuleConfig, Small, ToyConfig, count_steps
+from samphire.train.small import ModuleConfig, RuleConfig, Small, ToyConfig, count_steps
 
 CHUNK = 80  # runs: enough that the interpreter's share is small, few enough that their weights stay in the cache
 WORTH_WORKERS = 300_000  # steps, about ten seconds on one core; starting another interpreter takes two
-RULE_STEP = 10  # steps of the written-out engine that take as long as one of a rule
+STEP = {RuleConfig: 10, ToyConfig: 1, ModuleConfig: 50}  # how long one takes, roughly, in steps of the toy
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,9 @@ def fit_many(
 
     Runs of equal shape (points, batch, epochs, one or two passes; for other modules: problem and rule but for rho)
     advance in lock step, a chunk of them at a time. Everything random in a run comes from its own configuration, so
-    neither its neighbours nor their order matter. Long work on the toy is shared among worker processes of one core
-    each: threads would wait for each other at every one of the many small operations of a step.
+    neither its neighbours nor their order matter. Long work is shared among worker processes of one core each:
+    threads would wait for each other at every one of the many small operations of a step. (Modules and losses that
+    only this process can name, such as a lambda or a function of a script, stay here.)
 
     Memory: a chunk of 80 toy runs takes about 30 MB (0.1 MB of data, weights and buffers a run, 16 bytes a step for
     the heads, 10 MB for one evaluation) and 0.05 MB a run for each kept checkpoint; at most ``workers`` chunks train
@@ -112,15 +113,25 @@ def fit_many(
         raise ValueError(f"checkpoints must be whole numbers of epochs >= 0, got {bad[0]!r}.")
     counter = _Counter(sum(count_steps(run) for run in runs), progress)
     if workers is None:
-        work = sum(count_steps(run) * (RULE_STEP if isinstance(run, RuleConfig) else 1) for run in runs)
-        workers = torch.get_num_threads() if work >= WORTH_WORKERS else 1
+        work = sum(count_steps(run) * STEP[type(run)] for run in runs)
+        workers = torch.get_num_threads() if work >= WORTH_WORKERS and all(map(_travels, runs)) else 1
     jobs = [(part, frozenset(checkpoints), keep_weights, dtype) for part in _chunks(runs, chunk, workers)]
-    if workers == 1 or len(jobs) == 1 or not all(isinstance(run, ToyConfig) for run in runs):
+    if workers == 1 or len(jobs) == 1:
         for job in jobs:
             yield from _train(*job, counter)
     else:
         for results in _by_workers(jobs, workers, counter):
             yield from results
+
+
+def _travels(run: Small) -> bool:
+    """Whether another interpreter can make the run: it finds its functions by their names in modules."""
+    if isinstance(run, ToyConfig):
+        return True
+    try:
+        return b"__main__" not in pickle.dumps((run.problem.model, run.problem.loss, run.rule, run.base))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
 
 
 def _shape(run: Small) -> Hashable:
@@ -169,7 +180,8 @@ Job = tuple[list[Small], frozenset[int], bool, torch.dtype]  # what _train takes
 
 def _by_workers(jobs: Sequence[Job], workers: int, counter: _Counter) -> Iterator[list[Result]]:
     """Results of the jobs in order; few are ever waiting."""
-    started = [Interpreter(f"{__name__}:_serve") for _ in range(min(workers, len(jobs)))]
+    one_thread = {"OMP_NUM_THREADS": "1"}
+    started = [Interpreter(f"{__name__}:_serve", one_thread) for _ in range(min(workers, len(jobs)))]
     idle: SimpleQueue[Interpreter] = SimpleQueue()
     for worker in started:
         idle.put(worker)
@@ -210,7 +222,7 @@ def _ask(worker: Interpreter, job: Job, counter: _Counter) -> list[Result]:
         ) from error
     if isinstance(message, Exception):
         raise message
-    return cast(list[Result], message)
+    return [replace(result, config=run) for result, run in zip(cast(list[Result], message), job[0], strict=True)]
 
 
 def _serve() -> None:
@@ -218,7 +230,7 @@ def _serve() -> None:
     job: Job
     for job, send in requests(_Pickler):
         try:
-            send(_train(*job, _Reporter(send)))
+            send([replace(result, config=None) for result in _train(*job, _Reporter(send))])  # the asker has it
         except Exception as error:
             send(error)
 
