@@ -390,8 +390,9 @@ def test_dfr_is_another_head_on_the_same_features(root, tmp_path):
     assert retrained.rows[-1]["test_plain"] == np.mean(guess != parts.test.label)
     assert retrained.rows[-1]["probe"] == plain.rows[-1]["probe"]
     half, other = halves(parts.val.group, np.random.default_rng(records.seed(config.seed, "halves")))
-    held = probes.dfr(phi[half], parts.val.subset(half), resamples=3).predict(phi[other])
-    assert retrained.rows[-1]["val_plain"] == np.mean(held != parts.val.label[other])
+    head = probes.retrain_last_layer(phi[half], parts.val.subset(half), resamples=3)
+    held = cross_entropy(head(torch.from_numpy(phi[other])), torch.from_numpy(parts.val.label[other]))
+    assert retrained.rows[-1]["val_loss"] == pytest.approx(held.item(), rel=1e-4)
     assert "loss" not in retrained.rows[-1]
     after = probes.features(load_network(retrained.folder), parts.test.images, "").argmax(1)
     assert np.array_equal(after, guess)
