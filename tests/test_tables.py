@@ -27,7 +27,7 @@ def block(data="cifar-mnist", hard=(0.14, 0.15, 0.13, 0.14), gain=(0.02, 0.03, 0
         for name, runs, n in (("sgd", sgd, 3), ("sam", sam, 18), ("lsam", lsam, 18))
     }
     grid = [runs[0] for runs in (sgd, sam, lsam)]
-    about = {"data": data, "target": None, "epochs": 20, "model": "small_cnn"}
+    about = {"data": data, "target": None, "by": "val_error", "epochs": 20, "model": "small_cnn"}
     return about | {"sides": sides, "grid": grid, "criteria": []}
 
 
@@ -112,22 +112,27 @@ def test_a_set_that_comes_later_is_added(tmp_path, monkeypatch):
     small = {"model": "samphire.experiments.real_weights:smallest", "weights": None, "epochs": 1, "resamples": 1}
     birds = {"size": 12, "batch": 16, "augment": False} | small
     blocks = tuple(
-        Tuning(name, (0.001, 0.05), (0.0, 0.1, 0.3), seeds=1, settings=tuple(settings.items()))
-        for name, settings in (("fmnist-mnist", small), ("waterbirds", birds))
+        Tuning(name, (0.001, 0.05), (0.0, 0.1, 0.3), seeds=1, by=by, settings=tuple(settings.items()))
+        for name, settings, by in (
+            ("fmnist-mnist", small, "val_error"),
+            ("waterbirds", birds, "val_error"),
+            ("waterbirds", birds, "probe"),
+        )
     )
     monkeypatch.setitem(table1.SCALES, "tiny", table1.Scale(blocks))
     root = trees.dominoes(tmp_path / "data")
-    for sets in (["fmnist-mnist"], ["fmnist-mnist", "waterbirds"]):
+    for sets in (["fmnist-mnist"], ["fmnist-mnist", "waterbirds", "waterbirds,"]):
         (result,) = experiments.reproduce(["table1"], scale="tiny", out=tmp_path / "out", data_root=root)
         assert [row[0].split()[0] for row in result.tables[0].rows if row[1] == "SGD"] == sets
         if len(sets) == 1:
             trees.waterbirds(root)
     (stored,) = records.read(tmp_path / "out" / "runs")
     assert stored.done
-    for row in stored.rows:  # the setting that is repeated is the one with the lowest validation error
+    scores = {"val_error": lambda run: run["val_error"], "probe": lambda run: sum(run["probe_val"].values())}
+    for row in stored.rows:  # the setting that is repeated is the best by its criterion
         for side, found in row["sides"].items():
             tried = [run for run in row["grid"] if run["rule"] == side]
-            best = min(tried, key=lambda run: (run["val_error"], run["val_loss"]))
+            best = min(tried, key=lambda run: (scores[row["by"]](run), run["val_loss"]))
             assert found["runs"] == [best]
             assert (found["lr"], found["rho"]) == (best["lr"], best["rho"])
 
@@ -163,6 +168,7 @@ def test_the_paper_scale_is_the_papers_grid():
         for b in blocks:
             assert (b.lr, b.rho) == (sweep.GRIDS[b.data]["lr"], sweep.GRIDS[b.data]["rho"])
             assert b.settings == ()
+        assert {b.by for b in blocks} == ({"val_error", "probe"} if module is table1 else {"val_error"})
     assert len(table2.runs(table2.SCALES["paper"])) == 12
 
 
