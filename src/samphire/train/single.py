@@ -202,7 +202,7 @@ def _retrain(config: Config, before: Trained, parts: Parts, run: records.Run, de
         return net
 
     half, other = halves(part.group, np.random.default_rng(records.seed(config.seed, "halves")))
-    row = {name: value for name, value in before.rows[-1].items() if name not in ("loss", "train_error")}
+    row = {cell: value for cell, value in before.rows[-1].items() if cell not in ("loss", "train_error")}
     row |= _judged("val", retrained(half), part.subset(other), parts)
     row |= _judged("test", retrained(np.arange(len(part))), parts.test, parts)
     _store(run.folder / "model.pt", net.state_dict())
