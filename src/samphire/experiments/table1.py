@@ -34,8 +34,8 @@ PAPER_SAYS = (
 NOTES = (
     *tuned.NOTES,
     "At the reduced scale CIFAR-MNIST has the paper's grid and epochs. FMNIST-MNIST has one learning rate, one "
-    "radius, 5 epochs and three seeds; Waterbirds the same with one seed, 1600 training images and EfficientNet-Lite0 "
-    "at 96 pixels. CelebA is at the paper's scale only.",
+    "radius, 5 epochs and three seeds; Waterbirds the same with one seed, 1600 training images and "
+    "EfficientNet-Lite0 at 96 pixels. CelebA is at the paper's scale only.",
     "The probing sets of the dominoes are small, as the paper says of its own without a number: the validation part, "
     "paired anew, 1000 images of CIFAR-MNIST. Levels depend on the size (`samphire probe RUN --out` draws a curve). "
     "Their groups are of one size, so resamples differ in the halves that choose the penalty alone; there are five "
