@@ -206,7 +206,7 @@ def _dots(axes: Any, shift: float, row: Row, side: str, colour: str) -> None:
 
 
 def _grid(rows: Sequence[Row]) -> Any:
-    rows = once(rows)
+    rows = [row for row in once(rows) if len({run["rho"] for run in row["grid"]}) > 2] or once(rows)
     with report.figure(len(rows), 2, size=(8.4, 2.9 * len(rows)), squeeze=False, sharey="row") as (figure, panels):
         for line, row in zip(panels, rows, strict=True):
             _, hard = by_difficulty(row)
@@ -216,7 +216,8 @@ def _grid(rows: Sequence[Row]) -> Any:
                     points = sorted((r["rho"], 100 * r["probe"][hard]) for r in mine)
                     axes.plot(*zip(*points, strict=True), marker="o", color=report.PALETTE[k], label=f"lr {lr:g}")
                 radii = sorted({run["rho"] for run in row["grid"]})
-                axes.set(title=f"{row['data']}, {ALGORITHMS[side]}", xlabel="ρ (0 is SGD)", xticks=radii)
+                axes.set(title=f"{row['data']}, {ALGORITHMS[side]}", xlabel="ρ (0 is SGD)")
+                axes.set_xticks(radii, [f"{rho:g}" for rho in radii], rotation=60)
             line[0].set_ylabel(f"probe error of {hard}, %\n(first seed)")
         panels[0][0].legend()
     return figure
