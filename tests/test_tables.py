@@ -155,6 +155,12 @@ def test_domains_are_judged_together_too():
     assert table.rows[0][accuracy] == "0.800 (n=1)"
 
 
+def test_every_criterion_has_a_name_in_the_tables():
+    assert tuned.CHOSEN.keys() == sweep.CRITERIA.keys()
+    row = block() | {"by": "worst_group"}
+    assert table1.claims([row])[0].text.startswith("cifar-mnist, chosen by worst group: the test error after SAM")
+
+
 def test_the_steps_of_a_block_are_its_epochs_of_sgd():
     tuning = Tuning("cifar-mnist", (0.05, 0.1), (0.0, 0.1, 0.2), seeds=3, settings=(("epochs", 5),))
     # two rates: SGD once, SAM twice at two passes, LSAM twice; then two seeds of 1 + 2 + 1

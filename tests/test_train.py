@@ -215,7 +215,7 @@ MEMORIES = [
 
 
 def killed_at(monkeypatch, when, places):
-    """Let the processes of writing, or other calls, go on until one of them, which does not come to pass."""
+    """Count the calls of some functions, and end the training instead of making one of them."""
     calls = []
 
     def watched(real):

@@ -23,6 +23,7 @@ from samphire.train import Config, fit
 ALGORITHMS = {"sgd": "SGD", "sam": "SAM", "lsam": "one-pass LSAM"}
 KEPT = ("val_error", "val_loss", "val_worst", "test_error", "test_worst", "probe", "probe_val", "stopped")
 LEVEL = 0.05  # of the paired test
+CHOSEN = {"val_error": "", "probe": ", chosen by held-out probe error", "worst_group": ", chosen by worst group"}
 NOTES = (
     "Each algorithm is tuned with the first seed, over learning rates, and over radii if it has one: so SAM and LSAM "
     "have more trials than SGD. The setting with the lowest validation error (groups weighted as in training) or, "
@@ -250,7 +251,7 @@ def place_of(row: Row) -> str:
 
 def name_of(row: Row) -> str:
     """The block's name: where, and what its settings were chosen by if not by validation error."""
-    return place_of(row) + ("" if row["by"] == "val_error" else ", chosen by held-out probe error")
+    return place_of(row) + CHOSEN[row["by"]]
 
 
 def once(rows: Sequence[Row]) -> list[Row]:
