@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -28,7 +29,8 @@ def block(data="cifar-mnist", hard=(0.14, 0.15, 0.13, 0.14), gain=(0.02, 0.03, 0
     }
     grid = [runs[0] for runs in (sgd, sam, lsam)]
     about = {"data": data, "target": None, "by": "val_error", "epochs": 20, "model": "small_cnn"}
-    return about | {"sides": sides, "grid": grid, "criteria": []}
+    repeats = [run for runs in (sgd, sam, lsam) for run in runs[1:]]
+    return about | {"sides": sides, "grid": grid, "repeats": repeats, "criteria": []}
 
 
 def test_the_table_has_ours_beside_the_papers():
@@ -88,6 +90,29 @@ def test_a_trend_over_the_grid_is_judged_within_learning_rates(sign, holds):
     if sign:  # all three learning rates rank four radii in one order: of the 24**3 outcomes one is as clear
         assert claim.ours.endswith(f"p = {1 / 24**3:.2g}" if sign < 0 else "p = 1")
         assert claim.ours.startswith(f"25.3 % without to {25.3333 + sign * 10:.1f} % at the largest, 4 radii, 3")
+
+
+def test_a_trend_is_judged_apart_in_seeds_that_had_no_part_in_the_grid():
+    gains = {0.01: (0.03, 0.05, 0.01), 0.1: (0.01, 0.01, 0.03)}  # of seeds 1 to 3: means 2, 3 and 2 points
+    row = block()
+    row["grid"] = [run(rule, 0, 0.001, 0.002, 0.2, lr, 0.2) for lr in gains for rule in ("sgd", "sam", "lsam")]
+    row["repeats"] = [
+        run(rule, seed, 0.001, 0.002, 0.2 + lr - (rule == "sam") * gain, lr, rho)
+        for lr, gain_of in gains.items()
+        for seed, gain in enumerate(gain_of, 1)
+        for rule, rho in (("sgd", 0.0), ("sam", 0.2), ("sam", 0.1))
+        if rho != 0.1 or lr == 0.1  # a chosen setting's repeats are not of the ends
+    ]
+    row["repeats"] += [run("lsam", 1, 0.001, 0.002, 0.2, 0.1, 0.2)]  # at one learning rate alone
+    (claim,) = (claim for claim in table1.claims([row]) if "other seeds" in claim.text)
+    assert "after SAM with the largest radius" in claim.text
+    # mean -7 / 3, standard error 1 / 3, t = -7 with 2 degrees of freedom
+    assert (claim.holds, claim.ours) == (True, "difference -2.33 ± 0.33 (n=3), p = 0.02")
+    for r in row["repeats"]:
+        if (r["rule"], r["seed"], r["lr"]) == ("sam", 3, 0.1) and r["rho"] == 0.2:
+            del r["probe"]
+    (claim,) = (claim for claim in table1.claims([row]) if "other seeds" in claim.text)
+    assert claim.holds is None
 
 
 def test_trainings_that_broke_off_are_counted_and_left_out():
@@ -165,6 +190,19 @@ def test_the_steps_of_a_block_are_its_epochs_of_sgd():
     tuning = Tuning("cifar-mnist", (0.05, 0.1), (0.0, 0.1, 0.2), seeds=3, settings=(("epochs", 5),))
     # two rates: SGD once, SAM twice at two passes, LSAM twice; then two seeds of 1 + 2 + 1
     assert tuned.steps(tuning) == 5 * (2 * (1 + 2 * 2 + 2) + 2 * 4)
+    # the ends of the grid are 4 at each rate; the chosen settings are taken to be among them
+    assert tuned.steps(replace(tuning, ends=True)) == 5 * (2 * (1 + 2 * 2 + 2) + 2 * 2 * 4)
+
+
+def test_the_ends_of_the_grid_are_repeated_if_asked():
+    tuning = Tuning("cifar-mnist", (0.05, 0.1), (0.0, 0.1, 0.2), seeds=3, ends=True)
+    middle = next(c for c in tuning.grid() if c.radius == 0.1)
+    again = tuning.repeats([middle])
+    assert len(set(again)) == len(again) == 2 * (1 + 2 * 3)
+    assert {c.seed for c in again} == {1, 2}
+    ends = [(c.rule, c.lr, c.radius) for c in again if c.seed == 1 and c.radius != 0.1]
+    assert sorted(ends) == [(r, lr, 0.0 if r == "sgd" else 0.2) for r in ("lsam", "sam", "sgd") for lr in (0.05, 0.1)]
+    assert replace(tuning, ends=False).repeats([middle]) == [replace(middle, seed=seed) for seed in (1, 2)]
 
 
 def test_the_paper_scale_is_the_papers_grid():

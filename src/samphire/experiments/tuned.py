@@ -6,8 +6,7 @@ Not an experiment of its own.
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +45,7 @@ class Tuning:
         seeds: The first tunes, all count.
         target: Domain to transfer to, for sets with domains.
         by: What settings are chosen by, a key of :data:`samphire.sweep.CRITERIA`.
+        ends: Whether every learning rate's SGD and largest radius are repeated with all seeds too.
         settings: What differs from the paper's appendix B: fields of :class:`samphire.train.Config`.
     """
 
@@ -55,6 +55,7 @@ class Tuning:
     seeds: int = 4
     target: str | None = None
     by: str = "val_error"
+    ends: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
 
     def grid(self) -> list[Config]:
@@ -62,6 +63,12 @@ class Tuning:
         targets = None if self.target is None else (self.target,)
         lists: dict[str, Any] = {"lr": self.lr, "rho": self.rho, "targets": targets}
         return sweep.grid(self.data, ("sam", "lsam"), **lists, **dict(self.settings))
+
+    def repeats(self, best: Iterable[Config]) -> list[Config]:
+        """The trials of the other seeds."""
+        ends = [job for job in self.grid() if self.ends and job.radius in (0.0, max(self.rho))]
+        again = dict.fromkeys((*best, *ends))
+        return [replace(config, seed=seed) for config in again for seed in range(1, self.seeds)]
 
 
 def tuning(name: str, **settings: Any) -> Tuning:
@@ -71,21 +78,24 @@ def tuning(name: str, **settings: Any) -> Tuning:
 
 def steps(run: Tuning) -> int:
     """How long a block takes, in epochs of SGD; SAM's take two."""
-    per_seed = [1, 2, 1]
-    grid = sum(2 if config.rule == "sam" else 1 for config in run.grid())
-    return run.grid()[0].epochs * (grid + (run.seeds - 1) * sum(per_seed))
+    grid = run.grid()
+    return grid[0].epochs * sum(2 if config.rule == "sam" else 1 for config in (*grid, *_expected(run)))
+
+
+def _expected(run: Tuning) -> list[Config]:
+    """Stand-ins for the repeats: one setting of each rule, before it is known which is best."""
+    return run.repeats({config.rule: config for config in run.grid()}.values())
 
 
 def compute(
     runs: Sequence[Tuning], places: Places, progress: Callable[[int, int], None]
 ) -> Iterator[tuple[Tuning, Row]]:
     """Every block whose data are there; the trainings are kept, so that what is interrupted goes on."""
+    runs = [run for run in runs if _is_there(run.data, places.data)]
     total, before = sum(map(steps, runs)), 0
     work = partial(fit, root=places.data, out=places.trainings)
     for run in runs:
-        if _is_there(run.data, places.data):
-            told = _scaled(progress, before, steps(run), total)
-            yield run, _row(run, work, places.trainings, told)
+        yield run, _row(run, work, places.trainings, _scaled(progress, before, steps(run), total))
         before += steps(run)
 
 
@@ -108,11 +118,11 @@ def _scaled(
 def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Callable[[str, int, int], None]) -> Row:
     """Tune, choose, repeat."""
     jobs = run.grid()
-    share = len(jobs) / (len(jobs) + 3 * (run.seeds - 1))
+    share = len(jobs) / (len(jobs) + len(_expected(run)))
     trials = _trained(run, jobs, work, out, _part(progress, 0.0, share))
     chosen = {choice.side: choice for choice in sweep.select(trials, run.by)}
     best = {side: _setting(jobs, side, choice) for side, choice in chosen.items() if choice.lr is not None}
-    again = [replace(config, seed=seed) for config in best.values() for seed in range(1, run.seeds)]
+    again = run.repeats(best.values())
     more = _trained(run, again, work, out, _part(progress, share, 1.0))
     stored = {folder.key: folder for folder in records.read(out)}
     kept = {trial.config: _kept(trial, stored[trial.folder.name]) for trial in (*trials, *more)}
@@ -133,6 +143,7 @@ def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Callab
         "model": jobs[0].model,
         "sides": sides,
         "grid": [kept[job] for job in jobs],
+        "repeats": [kept[job] for job in again],
         "criteria": [{k: str(v) if k != "lr" else v for k, v in row.items()} for row in sweep.table(trials, run.by)],
     }
 
@@ -182,11 +193,9 @@ def spread(found: Mapping[int, float], percent: bool = True) -> str:
         ('15.00 ± 7.07 (n=2 of 3)', '10.00 (n=1)', '– (n=0)')
     """
     factor, places = (100, 2) if percent else (1, 3)
-    ended = [factor * value for value in found.values() if math.isfinite(value)]
-    n = f"(n={len(ended)}" + (f" of {len(found)})" if len(ended) < len(found) else ")")
-    if len(ended) < 2:
-        return f"{ended[0]:.{places}f} {n}" if ended else f"– {n}"
-    return f"{statistics.fmean(ended):.{places}f} ± {statistics.stdev(ended):.{places}f} {n}"
+    ended = sweep.Spread.of([factor * value for value in found.values() if math.isfinite(value)])
+    lost = f" of {len(found)}" if ended.n < len(found) else ""
+    return f"{ended:.{places}f} (n={ended.n}{lost})"
 
 
 def by_difficulty(row: Row) -> tuple[str, str]:

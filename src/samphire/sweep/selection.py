@@ -32,11 +32,11 @@ held-out examples of the probing part. ``worst_group``: validation error of the 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation, divided by n - 1, over seeds.
+    """Mean and standard deviation, divided by n - 1, over seeds; a format is that of both numbers.
 
     Example:
-        >>> print(Spread.of([0.1, 0.2]), Spread.of([0.1]), Spread.of([]))
-        0.1500 ± 0.0707 0.1000 –
+        >>> print(Spread.of([0.1, 0.2]), Spread.of([0.1]), Spread.of([]), f"{Spread.of([1, 2]):.1f}")
+        0.1500 ± 0.0707 0.1000 – 1.5 ± 0.7
     """
 
     mean: float
@@ -49,10 +49,11 @@ class Spread:
         several = len(values) > 1 and math.isfinite(mean)
         return cls(mean, statistics.stdev(values) if several else math.nan, len(values))
 
+    def __format__(self, form: str) -> str:
+        return " ± ".join(format(x, form or ".4f") for x in (self.mean, self.std) if not math.isnan(x)) or "–"
+
     def __str__(self) -> str:
-        if math.isnan(self.mean):
-            return "–"
-        return f"{self.mean:.4f}" if math.isnan(self.std) else f"{self.mean:.4f} ± {self.std:.4f}"
+        return format(self)
 
 
 @dataclass(frozen=True)
