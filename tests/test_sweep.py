@@ -344,15 +344,17 @@ def start(out, on, fault, starters=1):
     return subprocess.Popen(args, env=env, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("on", ["here", "processes"])
-def test_an_interrupted_sweep_can_be_resumed(tmp_path, on):
+def test_a_sweep_that_was_ended_leaves_nobody_at_work_and_can_be_resumed(tmp_path, on, end):
     out = tmp_path / "runs"
     out.mkdir()
     process = start(out, on, "hang")
     while not any(run.rows for run in records.read(out)):
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    assert "KeyboardInterrupt" in process.communicate()[1]
+    process.send_signal(end)
+    said = process.communicate(timeout=100)[1]  # when its last worker, too, has closed standard error
+    assert ("KeyboardInterrupt" in said) == (end is signal.SIGINT)
     first, *others = sweep.trials(out, JOBS)
     assert (first.state, first.row["epoch"]) == ("missing", 0)  # nobody writes it any more
     assert {(trial.state, trial.row) for trial in others} == {("missing", None)}

@@ -8,6 +8,8 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, cast
 
@@ -55,12 +57,14 @@ Send = Callable[[object], None]
 def requests(pickler: type[pickle.Pickler] = pickle.Pickler) -> Iterator[tuple[Any, Send]]:
     """In the other process: every request, with the function that sends an answer.
 
-    Interrupts are left to the process that asks, and whatever is printed goes to standard error.
+    Interrupts are left to the process that asks, and whatever is printed goes to standard error. If that process is
+    gone, killed perhaps, this one ends in the midst of its work.
 
     Args:
         pickler: Writes the answers.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
@@ -71,3 +75,9 @@ def requests(pickler: type[pickle.Pickler] = pickle.Pickler) -> Iterator[tuple[A
     with contextlib.suppress(EOFError):
         while True:
             yield pickle.load(sys.stdin.buffer), send
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
