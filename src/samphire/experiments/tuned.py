@@ -65,10 +65,10 @@ class Tuning:
         return sweep.grid(self.data, ("sam", "lsam"), **lists, **dict(self.settings))
 
     def repeats(self, best: Iterable[Config]) -> list[Config]:
-        """The trials of the other seeds."""
+        """The trials of the other seeds, one seed after the other."""
         ends = [job for job in self.grid() if self.ends and job.radius in (0.0, max(self.rho))]
         again = dict.fromkeys((*best, *ends))
-        return [replace(config, seed=seed) for config in again for seed in range(1, self.seeds)]
+        return [replace(config, seed=seed) for seed in range(1, self.seeds) for config in again]
 
 
 def tuning(name: str, **settings: Any) -> Tuning:
