@@ -97,6 +97,7 @@ def compute(
     for run in runs:
         yield run, _row(run, work, places.trainings, _scaled(progress, before, steps(run), total))
         before += steps(run)
+        progress(before, total)
 
 
 def _is_there(name: str, root: Path) -> bool:
