@@ -34,7 +34,7 @@ def block(data="cifar-mnist", hard=(0.14, 0.15, 0.13, 0.14), gain=(0.02, 0.03, 0
 
 
 def test_the_table_has_ours_beside_the_papers():
-    table, _ = table1.tables([block()])
+    table, *_ = table1.tables([block()])
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     sgd, sam, lsam = rows[:3]
     assert sgd["data"] == "cifar-mnist (easy digit, hard object)"
@@ -108,6 +108,16 @@ def test_a_trend_is_judged_apart_in_seeds_that_had_no_part_in_the_grid():
     assert "after SAM with the largest radius" in claim.text
     # mean -7 / 3, standard error 1 / 3, t = -7 with 2 degrees of freedom
     assert (claim.holds, claim.ours) == (True, "difference -2.33 ± 0.33 (n=3), p = 0.02")
+    *_, table = table1.tables([row])  # by learning rate, with the grid's seed, in which all are alike
+    cells = [dict(zip(table.columns, line, strict=True)) for line in table.rows if line[1] == "SAM"]
+    assert [(line["lr"], line["SGD"]) for line in cells] == [
+        (0.01, "20.75 ± 0.50 (n=4)"),
+        (0.1, "27.50 ± 5.00 (n=4)"),
+    ]
+    # gains of 0, 3, 5, 1 and of 0, 1, 1, 3 points: the variances are 59 / 12 and 19 / 12
+    difference = [line["difference, ± standard error"] for line in cells]
+    assert [e.mean for e in difference] == pytest.approx([-2.25, -1.25])
+    assert [e.error for e in difference] == pytest.approx([math.sqrt(59 / 48), math.sqrt(19 / 48)])
     for r in row["repeats"]:
         if (r["rule"], r["seed"], r["lr"]) == ("sam", 3, 0.1) and r["rho"] == 0.2:
             del r["probe"]
@@ -119,7 +129,7 @@ def test_trainings_that_broke_off_are_counted_and_left_out():
     row = block(hard=(0.14, 0.15, 0.13, 0.14, 0.12), gain=(0.02, 0.03, 0.01, 0.02, 0.02))
     row["sides"]["sam"]["runs"][4] = run("sam", 4, 0, 0, 0, state="stopped")
     row["sides"]["lsam"] = {"lr": None, "rho": None, "settings": 18, "runs": []}
-    table, _ = table1.tables([row])
+    table, *_ = table1.tables([row])
     sgd, sam, lsam = (dict(zip(table.columns, cells, strict=True)) for cells in table.rows[:3])
     assert sgd["hard feature's probe error"].endswith("(n=5)")
     assert sam["hard feature's probe error"] == "12.00 ± 0.00 (n=4 of 5)"
@@ -223,7 +233,7 @@ def test_tuned_and_repeated_end_to_end(tmp_path, monkeypatch, name, tree):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = tree(tmp_path / "data")
     (result,) = experiments.reproduce([name], scale="tiny", out=tmp_path / "out", data_root=root)
-    assert len(result.tables) == 2
+    assert len(result.tables) == (3 if name == "table1" else 2)
     assert all(claim.holds is None for claim in result.claims)
     (stored,) = [
         json.loads(line)
