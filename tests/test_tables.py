@@ -115,7 +115,7 @@ def test_a_trend_is_judged_apart_in_seeds_that_had_no_part_in_the_grid():
         (0.1, "27.50 ± 5.00 (n=4)"),
     ]
     # gains of 0, 3, 5, 1 and of 0, 1, 1, 3 points: the variances are 59 / 12 and 19 / 12
-    difference = [line["difference, ± standard error"] for line in cells]
+    difference = [line["difference"] for line in cells]
     assert [e.mean for e in difference] == pytest.approx([-2.25, -1.25])
     assert [e.error for e in difference] == pytest.approx([math.sqrt(59 / 48), math.sqrt(19 / 48)])
     for r in row["repeats"]:

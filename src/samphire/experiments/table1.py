@@ -212,9 +212,12 @@ def _ends_table(rows: Sequence[Row]) -> report.Table:
             pairs = [100 * (ours[seed] - sgd[seed]) for seed in ours if seed in sgd]
             lines.append(
                 {"data": row["data"], "algorithm": ALGORITHMS[side], "lr": lr, "SGD": spread(sgd)}
-                | {"with the largest radius": spread(ours), "difference, ± standard error": report.estimate(pairs)}
+                | {"with the largest radius": spread(ours), "difference": report.estimate(pairs)}
             )
-    caption = "The hard feature's probe error in % at equal learning rate, all seeds there are (deviation: n - 1)."
+    caption = (
+        "The hard feature's probe error in % at equal learning rate, mean ± standard deviation (n - 1) over all the "
+        "seeds there are; differences are of pairs, ± standard error."
+    )
     return report.table(lines, caption=caption)
 
 
