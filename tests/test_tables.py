@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -245,3 +246,9 @@ def test_tuned_and_repeated_end_to_end(tmp_path, monkeypatch, name, tree):
     assert all(r["seconds"] > 0 and r["commits"] for r in stored["grid"])
     assert all(figure.startswith(b"\x89PNG") for figure in result.figures)
     assert report.text(result.tables[0])
+    shutil.rmtree(tmp_path / "out" / "runs")
+    told = []
+    experiments.reproduce(
+        [name], scale="tiny", out=tmp_path / "out", data_root=root, progress=lambda *a: told.append(a)
+    )
+    assert told[-1][1] == told[-1][2]  # also if every training was there already
