@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from samphire.optim import protocol, rules
+from samphire.optim import requests, rules
 
 
 @pytest.fixture(autouse=True)
@@ -14,8 +14,8 @@ def names_in_examples(doctest_namespace: dict[str, Any]) -> None:
     doctest_namespace.update(
         torch=torch,
         nn=torch.nn,
-        Memory=protocol.Memory,
-        bind=protocol.bind,
+        Memory=requests.Memory,
+        bind=requests.bind,
         sam=rules.sam,
-        sharpness_aware_gradient=protocol.sharpness_aware_gradient,
+        sharpness_aware_gradient=requests.sharpness_aware_gradient,
     )

@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from samphire.train.fit_many import CHUNK
 from samphire.train.fleets import ToyFleet
-from samphire.train.many import CHUNK
-from samphire.train.small import ToyConfig
+from samphire.train.small_configs import ToyConfig
 
 BATCH, N = 5, 300
 

@@ -140,9 +140,9 @@ def reference_run(
 ) -> dict[str, Tensor]:
     """SGD with momentum on the reference gradient: an independent loop over {name: tensor}."""
     r, loss, w, v = optim.bind(r, model), loss_of(model, x, y), weights(model), {}
-    memory = optim.Memory(labels=y, groups=(optim.protocol.Group(tuple(w), lr=lr),))
+    memory = optim.Memory(labels=y, groups=(optim.requests.Group(tuple(w), lr=lr),))
     for _ in range(steps):
-        descent = optim.protocol.drive(r, w, memory, optim.protocol.gradient_at(loss, w))
+        descent = optim.requests.drive(r, w, memory, optim.requests.gradient_at(loss, w))
         g, directly = descent.gradient.dense(), descent.directly.dense()
         v = {n: momentum * v.get(n, 0) + g.get(n, 0) for n in w}
         w = {n: w[n] - lr * (v[n] + directly.get(n, 0)) for n in w}

@@ -16,11 +16,12 @@ SOURCE = ROOT / "src" / "samphire"
 
 # A file may import from layers above its own in this list, and from its own folder.
 LAYERS = [
-    {"tree", "records", "interpreters"},
+    {"tree", "records", "restore", "checks", "statistics", "progress", "pool"},
     {"optim", "models", "data"},
-    {"losses", "averaging", "reweighting"},
-    {"probes", "mechanisms", "landscape"},
-    {"train", "phantoms"},
+    {"baselines"},
+    {"probes", "landscape"},
+    {"mechanisms"},
+    {"train"},
     {"sweep", "report"},
     {"experiments", "integrations"},
     {"cli"},
@@ -28,7 +29,7 @@ LAYERS = [
 ]
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
 # What measures must not depend on how steps are taken.
-STEPS = {"samphire.optim.step", "samphire.optim.lastlayer", "samphire.optim.batched", "samphire.optim.shadow"}
+STEPS = {"samphire.optim.step", "samphire.optim.last_layer", "samphire.optim.batched", "samphire.optim.passes"}
 
 
 def imports(path):

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 from PIL import Image
 
-from samphire.data import sources
+from samphire.data import arrays
 
 
 def dominoes(root, train=220, test=10):
@@ -18,8 +18,8 @@ def dominoes(root, train=220, test=10):
             labels = np.repeat(np.arange(10, dtype=np.uint8), n)
             images = draw.integers(0, 120, (len(labels), 28, 28), np.uint8)
             images[np.arange(len(labels)), 2 * labels + 2] = 255
-            sources.write_idx(folder / f"{part}-images-idx3-ubyte", images)
-            sources.write_idx(folder / f"{part}-labels-idx1-ubyte", labels)
+            arrays.write_idx(folder / f"{part}-images-idx3-ubyte", images)
+            arrays.write_idx(folder / f"{part}-labels-idx1-ubyte", labels)
     return root
 
 

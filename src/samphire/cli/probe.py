@@ -15,8 +15,8 @@ from rich.console import Console
 
 from samphire import models, probes, records, report
 from samphire.cli.progress import bar
-from samphire.train.parts import Parts, load_parts
-from samphire.train.single import load_weights
+from samphire.data.parts import Parts, load_parts
+from samphire.train.fit import load_weights
 
 Advance = Callable[[str, int, int], None]
 Curves = dict[str, dict[int, probes.Probe]]

@@ -21,10 +21,10 @@ from samphire import data, landscape, records, report
 from samphire.cli.probe import read_run
 from samphire.cli.progress import bar
 from samphire.data.cache import decoded
+from samphire.data.parts import default_cache
 from samphire.data.split import Split
 from samphire.landscape import Landscape
-from samphire.train.parts import default_cache
-from samphire.train.single import load_weights
+from samphire.train.fit import load_weights
 from samphire.tree import Vector
 
 Advance = Callable[[str, int, int], None]

@@ -15,7 +15,7 @@ from rich.console import Console
 from samphire import records, report
 from samphire.cli.progress import bar
 from samphire.train import Trained, fit, parse
-from samphire.train.config import DEFAULTS, METHODS, Config
+from samphire.train.configs import DEFAULTS, METHODS, Config
 
 AVERAGES = {"train-weighted": "error", "plain": "plain", "equal-group": "equal", "worst-group": "worst"}
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from samphire.data import layouts
+from samphire.data.arrays import CIFAR10, FASHION_MNIST, MNIST
+from samphire.data.celeba_waterbirds import CELEBA, WATERBIRDS
 from samphire.data.domains import OFFICEHOME, PACS, VLCS
-from samphire.data.groups import CELEBA, WATERBIRDS
 from samphire.data.layouts import DataSet, Parts
-from samphire.data.sources import CIFAR10, FASHION_MNIST, MNIST
 
 SETS = {d.name: d for d in (MNIST, FASHION_MNIST, CIFAR10, CELEBA, WATERBIRDS, PACS, VLCS, OFFICEHOME)}
 PAIRED = {"cifar-mnist": (CIFAR10, MNIST), "fmnist-mnist": (FASHION_MNIST, MNIST)}

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from samphire.data import layouts
+from samphire.data.arrays import digest
 from samphire.data.catalog import named
 from samphire.data.files import decode
 from samphire.data.layouts import DataSet, Parts, counted
-from samphire.data.sources import digest
 
 Verdict = Literal["complete", "subset", "wrong"]
 MOST_NAMED = 10

@@ -26,11 +26,11 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from samphire.data import layouts
+from samphire.data.arrays import BATCHES, IDX, OBJECTS, digest, labelled, write_batches, write_idx
 from samphire.data.catalog import named
 from samphire.data.check import check
 from samphire.data.files import decode
 from samphire.data.layouts import Parts
-from samphire.data.sources import BATCHES, IDX, OBJECTS, digest, labelled, write_batches, write_idx
 
 MOST_BYTES = 2**30  # of a download and of what is unpacked from it; CIFAR-10 has 180 MB
 ATTEMPTS, TIMEOUT = 3, 30.0

@@ -62,7 +62,7 @@ class DataSet:
         layouts: In the order in which they are looked for.
         official: The published number of images in each group of each part; a single number is that of the part.
         lookalikes: Counts of copies that must be refused, with the reason.
-        content: :func:`samphire.data.sources.digest` of each part, where the published pixels are known.
+        content: :func:`samphire.data.arrays.digest` of each part, where the published pixels are known.
         published: From the parts as read to those that are counted.
         arrange: From the parts as read and the user's settings to the splits.
     """

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samphire import records
-from samphire.data.sources import cifar10, fashion_mnist, mnist
+from samphire.data.arrays import cifar10, fashion_mnist, mnist
 from samphire.data.split import Split
 
 Classes = Sequence[tuple[int, int]]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from samphire import report
-from samphire.data.sources import mnist
+from samphire.data.arrays import mnist
 from samphire.experiments import Places, Row, by, mean
 from samphire.models import mlp
 from samphire.optim import SharpnessAware

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from samphire import phantoms, probes, report
+from samphire import probes, report
+from samphire.data.parts import Parts, load_parts
 from samphire.data.split import Split
 from samphire.experiments import Places, Row, by, weights
+from samphire.mechanisms import phantoms
 from samphire.train import Config, Trained, appendix_b, fit, generator, load_network
-from samphire.train.parts import Parts, load_parts
 
 BINS: weights.Bins = (torch.linspace(-4, 4, 33).double(), torch.linspace(-4, 4, 33).double())
 MOST = 2.0  # where the colours of a gain in share end
@@ -51,7 +52,7 @@ class Pair:
         epochs: After which weights are measured, rising; the last ends the training.
         rule: What SGD is compared with, and whose phantom parameter is taken at SGD's checkpoints too.
         rho: Its radius.
-        batch_norm: As for :func:`samphire.phantoms.batch_weights`.
+        batch_norm: As for :func:`samphire.mechanisms.phantoms.batch_weights`.
         settings: What differs from the paper's appendix B: fields of :class:`samphire.train.Config`.
         seed: Of both trainings.
 

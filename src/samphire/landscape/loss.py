@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from samphire.optim.rules import climbs
+from samphire.restore import kept_modes, replayed_rng, rng_state, unwrapped
 from samphire.tree import Vector
 
 Weights = dict[str, Tensor]
@@ -106,7 +106,7 @@ class Landscape:
             >>> here.loss, here.n, here.dimension
             (20.0, 2, 1)
         """
-        model = _bare(model)
+        model = unwrapped(model)  # torch.compile cannot differentiate twice
         w = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
         if not w:
             raise ValueError(
@@ -369,15 +369,10 @@ class _Model:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        modes = {module: module.training for module in self.model.modules()}
-        devices = {t.device for t in self.model.parameters() if t.is_cuda}
-        with torch.random.fork_rng(devices):
+        state = rng_state({t.device for t in self.model.parameters()})
+        with kept_modes(self.model), replayed_rng(state):
             self.model.train(self.training)
-            try:
-                yield
-            finally:
-                for module, mode in modes.items():
-                    module.training = mode
+            yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -409,13 +404,6 @@ class _Chosen:
             start += len(y)
             if here.any():
                 yield x[here], y[here.to(y.device)]
-
-
-def _bare(model: nn.Module) -> nn.Module:
-    """Without torch.compile, which cannot differentiate twice, and without DistributedDataParallel."""
-    while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
-        model = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod  # type: ignore[assignment]
-    return model
 
 
 def _state(model: nn.Module, training: bool) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from samphire.mechanisms.weights import importance_weights
-from samphire.optim.protocol import At, Memory, Rule, bind, drive, gradient_at
+from samphire.optim.requests import At, Memory, Rule, bind, drive, gradient_at
 from samphire.tree import Scalar, Vector
 
 Weights = Mapping[str, Tensor]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from samphire.mechanisms.heads import Weights, column, displacement, unit
-from samphire.optim.protocol import Rule
+from samphire.optim.requests import Rule
 from samphire.tree import Scalar, Vector
 
 

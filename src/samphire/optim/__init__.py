@@ -1,11 +1,10 @@
 """Sharpness-aware optimization: the rules, and the optimizer that drives them."""
 
-from samphire.optim.adasam import AdaSam
-from samphire.optim.ccsam import CcSam
-from samphire.optim.lastlayer import Split, split
-from samphire.optim.passes import Pass, Report
-from samphire.optim.perexample import fisher, pegr
-from samphire.optim.protocol import At, Climb, Descent, Memory, Rule, bind, on, sharpness_aware_gradient
+from samphire.optim.ada_sam import AdaSam
+from samphire.optim.last_layer import Split, split
+from samphire.optim.passes import Pass, Report, in_perturbed_pass
+from samphire.optim.per_example import fisher, pegr
+from samphire.optim.requests import At, Climb, Descent, Memory, Rule, bind, on, sharpness_aware_gradient
 from samphire.optim.rules import (
     RULES,
     ae_sam,
@@ -37,7 +36,6 @@ from samphire.optim.rules import (
 )
 from samphire.optim.schedules import inverse_sqrt, ramp, tied
 from samphire.optim.scopes import below, last, of_type
-from samphire.optim.shadow import in_shadow_pass
 from samphire.optim.step import SharpnessAware
 
 __all__ = [
@@ -49,7 +47,7 @@ __all__ = [
     "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
     "rule", "RULES",
     # beside the rules
-    "AdaSam", "CcSam", "pegr", "fisher", "in_shadow_pass",
+    "AdaSam", "pegr", "fisher", "in_perturbed_pass",
     # their parts
     "on", "below", "of_type", "last", "inverse_sqrt", "ramp", "tied",
     # what an engine or a new rule needs

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from samphire.optim.protocol import Memory, Rule, bind, drive, gradient_at
+from samphire.optim.requests import Memory, Rule, bind, drive, gradient_at
 
 Weights = dict[str, Tensor]
 Base = Callable[..., torch.optim.Optimizer]
@@ -34,7 +34,7 @@ class ModuleRuns:
 
     The base optimizer is torch's own, on the stacked weights: what acts on every number by itself, as SGD, Adam and
     AdamW do, does for each run what it would do for that run alone. A part of the rule's answer that goes past the
-    base (:class:`~samphire.optim.protocol.Descent`) is applied after it.
+    base (:class:`~samphire.optim.requests.Descent`) is applied after it.
 
     A rule that decides by a number of its run, as ``ae_sam`` does, cannot be one computation: its first step shows
     it, and its runs then step one after the other, which takes as long as a loop over them.

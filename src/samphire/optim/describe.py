@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from samphire import tree
 from samphire.optim import scopes
 from samphire.optim.batched import with_rho
-from samphire.optim.protocol import At, Memory, Rule, bind, drive, gradient_at
+from samphire.optim.requests import At, Memory, Rule, bind, drive, gradient_at
 from samphire.optim.rules import RULES, rule
 from samphire.tree import Vector
 

@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from samphire import tree
-from samphire.optim.protocol import PER_EXAMPLE
+from samphire.optim.requests import PER_EXAMPLE
 from samphire.tree import Vector, dot, norm
 
 Loss = Tensor | float
 NAN = math.nan
+
+_in_perturbed_pass: ContextVar[bool] = ContextVar("in_perturbed_pass", default=False)
+
+
+def in_perturbed_pass() -> bool:
+    """Whether the code that asks runs in a repeat at displaced weights, whatever loop it is called from.
+
+    What must happen once per step (the state of a loss, a meter) happens when this is False.
+
+    Example:
+        >>> in_perturbed_pass()
+        False
+    """
+    return _in_perturbed_pass.get()
+
+
+@contextmanager
+def marked_as_perturbed() -> Iterator[None]:
+    """Mark a block as a perturbed pass."""
+    before = _in_perturbed_pass.get()
+    _in_perturbed_pass.set(True)
+    try:
+        yield
+    finally:
+        _in_perturbed_pass.set(before)
 
 
 @dataclass
@@ -65,21 +92,21 @@ class Pass:
 
     Attributes:
         index: 0 for the first pass of the step.
-        shadow: Whether this is a repeat at displaced weights. Whatever must happen once per step (a stateful
+        perturbed: Whether this is a repeat at displaced weights. Whatever must happen once per step (a stateful
             loss, a meter) happens when this is False.
         moved: The parameters that are displaced.
         wrt: The parameters whose gradient the rule wants; ``None`` for all.
         weights: What the examples' losses are multiplied by, for rules that weigh them; :meth:`backward` does it.
         losses: The examples' losses that :meth:`backward` has seen, one entry for each call.
         forward_only: Whether the rule wants losses alone; :meth:`backward` then stops short of the gradients.
-        rng: Whether a shadow pass repeats the random numbers of the clean one (``"replay"``).
+        rng: Whether a perturbed pass repeats the random numbers of the clean one (``"replay"``).
         scaler: The scaler in use, if any.
         radius: Length of the displacement, where the rule has computed it.
         loss: Set it, or use :meth:`backward`, to have the losses in ``opt.last``.
     """
 
     index: int
-    shadow: bool
+    perturbed: bool
     moved: frozenset[str]
     wrt: frozenset[str] | None
     part: slice | Tensor | None
@@ -132,7 +159,7 @@ class Watch:
     thorough: bool = True
     report: Report = field(default_factory=Report)
     losses: list[Loss] = field(default_factory=list)
-    shadow_losses: list[Loss] = field(default_factory=list)
+    perturbed_losses: list[Loss] = field(default_factory=list)
     clean: Callable[[], Vector | None] = lambda: None
     parallel: bool = False
 
@@ -141,12 +168,12 @@ class Watch:
         report = self.report
         report.passes += 1
         loss = NAN if p.loss is None else p.loss * self._share(p)
-        if not p.shadow:
+        if not p.perturbed:
             self.losses.append(loss)
-            self.shadow_losses.append(NAN)
+            self.perturbed_losses.append(NAN)
             report.grad_norm = norm(g) if self.thorough and g else NAN
         if p.moved:
-            self.shadow_losses[-1] = loss
+            self.perturbed_losses[-1] = loss
             report.radius = p.radius
             if self.thorough or any(t.element_size() < 4 for t in originals.values()):
                 moved = tree.measure_displacement(w, originals, g)
@@ -154,7 +181,7 @@ class Watch:
                 report.perturbed = moved.entries / sum(tree.local(t).numel() for t in w.values())
                 if g:
                     report.perturbed_grad_norm, report.cosine = norm(g), self._cosine(p, g, moved)
-        report.loss, report.perturbed_loss = sum(self.losses), sum(self.shadow_losses)
+        report.loss, report.perturbed_loss = sum(self.losses), sum(self.perturbed_losses)
 
     def sent(self, p: Pass, g: Vector, eps: Vector) -> None:
         """Note what the rule made of a pass's gradient.
@@ -163,7 +190,7 @@ class Watch:
         otherwise it lives as long as the rule keeps it.
         """
         self.parallel = eps.tensors is g.tensors
-        if not p.shadow:
+        if not p.perturbed:
             size = tree.known_norm(g)
             self.report.grad_norm = self.report.grad_norm if size is None else size
             self.clean = weakref.ref(g) if self.parallel or not self.thorough else lambda: g

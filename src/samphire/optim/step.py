@@ -16,10 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
-from samphire import tree
-from samphire.optim import shadow
-from samphire.optim.passes import Loss, Pass, Report, Watch
-from samphire.optim.protocol import PER_EXAMPLE, At, Descent, Group, Memory, Rule, bind
+from samphire import restore, tree
+from samphire.optim.passes import Loss, Pass, Report, Watch, marked_as_perturbed
+from samphire.optim.requests import PER_EXAMPLE, At, Descent, Group, Memory, Rule, bind
 from samphire.optim.schedules import check_rho
 from samphire.tree import Vector
 
@@ -32,7 +31,7 @@ class SharpnessAware(Optimizer):
     It shares parameter groups and state with ``base``, so schedulers and checkpoints treat it as they treat
     the base. Two doors: :meth:`step` with a closure, and :meth:`passes` for loops that own forward and backward.
 
-    In every pass but the first over some examples ("shadow passes"), buffers are put back and random numbers
+    In every pass but the first over some examples ("perturbed passes"), buffers are put back and random numbers
     repeated: BatchNorm sees clean weights only, dropout masks are the same. Weights come back bit for bit,
     also after an exception. Where a rule climbs with some parameters only, its clean pass computes no gradient for
     the others, and so stops at the deepest layer that climbs (not for compiled, data-parallel or sharded models).
@@ -43,7 +42,7 @@ class SharpnessAware(Optimizer):
         rule: A rule of ``samphire.optim``, such as ``sam(rho=0.05)``.
         clip_norm: Largest norm of the gradient that is descended along.
         clip_value: Largest entry of it.
-        rng: ``"replay"`` the random numbers of the clean pass in the shadow passes, or draw ``"fresh"`` ones.
+        rng: ``"replay"`` the random numbers of the clean pass in the perturbed passes, or draw ``"fresh"`` ones.
         perturbation: Under DistributedDataParallel, ``"global"``: one perturbation from the gradient of the
             whole batch; ``"local"``: each rank perturbs with its own (m-sharpness), and ranks talk once a step.
         scaler: A ``torch.amp.GradScaler`` in use. Every pass is unscaled and checked; if one overflows, the
@@ -258,15 +257,15 @@ class SharpnessAware(Optimizer):
         earlier = {name: p.grad for name, p in self._named.items()} if self._runs else {}
         watch = Watch(n, thorough=memory.step % self.measure_every == 0)
         seen: set[object] = set()
-        rng: shadow.RngState = {}
+        rng: restore.RngState = {}
         descent: Vector | Descent | None = None
         asking = self.rule.gradient(Vector({name: p.detach() for name, p in self._named.items()}), memory)
         try:
             request = next(asking)
             while descent is None:
                 p = self._next_pass(request, watch.report.passes, seen)
-                if not p.shadow and self.rng == "replay":
-                    rng = shadow.rng_state({q.device for q in self._named.values()})
+                if not p.perturbed and self.rng == "replay":
+                    rng = restore.rng_state({q.device for q in self._named.values()})
                 self._set_grads({})
                 with self._surroundings(request.eps, p, rng) as originals:
                     wants_losses = request.losses
@@ -294,12 +293,12 @@ class SharpnessAware(Optimizer):
 
     def _next_pass(self, request: At, index: int, seen: set[object]) -> Pass:
         part = request.examples
-        is_shadow = bool(seen) and (None in seen or isinstance(part, Tensor) or str(part) in seen)
+        is_perturbed = bool(seen) and (None in seen or isinstance(part, Tensor) or str(part) in seen)
         seen.add(None if part is None else str(part))
         length = tree.known_norm(request.eps)
         return Pass(
             index,
-            is_shadow,
+            is_perturbed,
             frozenset(request.eps),
             request.wrt,
             part,
@@ -312,7 +311,7 @@ class SharpnessAware(Optimizer):
         )
 
     @contextmanager
-    def _surroundings(self, eps: Vector, p: Pass, rng: shadow.RngState) -> Iterator[Mapping[str, Tensor]]:
+    def _surroundings(self, eps: Vector, p: Pass, rng: restore.RngState) -> Iterator[Mapping[str, Tensor]]:
         """Everything that is different during a pass, and put back after it."""
         with ExitStack() as stack:
             originals = stack.enter_context(tree.displaced(self._named, eps, self._spare))
@@ -320,11 +319,11 @@ class SharpnessAware(Optimizer):
             if p.wrt and self._prunes:
                 p.frozen = [q for name, q in self._named.items() if name not in p.wrt and q.requires_grad]
                 stack.enter_context(_frozen(p.frozen))
-            if p.shadow:
-                stack.enter_context(shadow.marked())
-                stack.enter_context(shadow.frozen_buffers(self.model))
+            if p.perturbed:
+                stack.enter_context(marked_as_perturbed())
+                stack.enter_context(restore.kept_buffers(self.model))
                 stack.enter_context(_kept_grads(self._others))
-                stack.enter_context(shadow.replayed_rng(rng) if rng else nullcontext())
+                stack.enter_context(restore.replayed_rng(rng) if rng else nullcontext())
             if self._perturbs_locally():
                 stack.enter_context(_data_parallel(self.model).no_sync())  # type: ignore[union-attr]
             self._in_pass = True

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from samphire.optim.scopes import last_linear
+from samphire.restore import untouched
 
 Pool = Literal["flatten", "mean"]
 
@@ -106,41 +107,6 @@ def activations(
     if not done:
         raise ValueError("there are no images to compute features of; give at least one.")
     return [np.concatenate(part) for part in parts]
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards modes, buffers and random number generators are as before.
-
-    Args:
-        model: Any network.
-
-    Example:
-        >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
-        >>> with untouched(model):
-        ...     [module.training for module in model]
-        [False, False]
-        >>> [module.training for module in model]
-        [True, False]
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
-    kind = next(iter(devices)).type if devices else "cuda"
-    with torch.random.fork_rng([d.index for d in devices], device_type=kind), torch.no_grad():
-        try:
-            model.eval()
-            yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
-            for module, name, buffer, copy in buffers:
-                module._buffers[name] = buffer.copy_(copy)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from samphire.report.pictures import png
 from samphire.report.tables import Table
+from samphire.statistics import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,25 +22,21 @@ class Claim:
 
     Args:
         text: The claim, one sentence.
-        holds: ``None`` if it was not judged.
+        verdict: Whether it holds, is contradicted or stays open; see :mod:`samphire.statistics`.
         ours: What we measured, short.
         paper: What the paper has, short.
         detail: How it was judged, or why it does not hold.
     """
 
     text: str
-    holds: bool | None
+    verdict: Verdict
     ours: str = ""
     paper: str = ""
     detail: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "holds", None if self.holds is None else bool(self.holds))
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        return {True: "holds", False: "does not hold", None: "not judged"}[self.holds]
+        if self.verdict not in get_args(Verdict):
+            raise ValueError(f"a verdict must be one of {', '.join(get_args(Verdict))}, got {self.verdict!r}.")
 
 
 @dataclass(frozen=True)
@@ -87,13 +84,13 @@ def summary(results: Iterable[Result]) -> list[dict[str, Any]]:
         results: In the order of the rows.
 
     Example:
-        >>> summary([Result("fig2", "Error against rho", claims=[Claim("It falls.", True, ours=".28 to .01")])])
+        >>> summary([Result("fig2", "Error against rho", claims=[Claim("It falls.", "holds", ours=".28 to .01")])])
         [{'figure': 'fig2', 'claim': 'It falls.', 'ours': '.28 to .01', 'paper': '', 'verdict': 'holds',
           'seconds': nan}]
     """
     rows = []
     for result in results:
-        for claim in result.claims or (Claim(result.title, None),):
+        for claim in result.claims or (Claim(result.title, "open"),):
             rows.append(
                 {
                     "figure": result.name,

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from samphire.interpreters import Interpreter, requests
+from samphire.pool import Interpreter, requests
 
 CRASHES = 3  # of a node or worker of Ray that one attempt survives
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from samphire.data.domains import OFFICEHOME, PACS, VLCS
-from samphire.train.config import Config, appendix_b
+from samphire.train.configs import Config, appendix_b
 
 Grid = dict[str, Sequence[Any]]  # learning rates, radii and, for sets with domains, targets
 DOMINOES: Grid = {"lr": (0.01, 0.05, 0.1), "rho": (0, 0.01, 0.03, 0.05, 0.07, 0.1, 0.2), "targets": (None,)}

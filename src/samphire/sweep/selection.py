@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from samphire.records import Row
 from samphire.sweep.trials import State, Trial
-from samphire.train.config import Config
+from samphire.train.configs import Config
 
 
 def _probe(row: Row) -> float:

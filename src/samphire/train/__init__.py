@@ -1,9 +1,9 @@
 """Training: one network on a real data set (:func:`fit`), or many small ones at once (:func:`fit_many`)."""
 
-from samphire.train.config import Config, appendix_b, parse
-from samphire.train.many import Checkpoint, Result, fit_many
-from samphire.train.single import Trained, fit, load_network
-from samphire.train.small import ModuleConfig, Problem, RuleConfig, ToyConfig, count_steps, generator
+from samphire.train.configs import Config, appendix_b, parse
+from samphire.train.fit import Trained, fit, load_network
+from samphire.train.fit_many import Checkpoint, Result, fit_many
+from samphire.train.small_configs import ModuleConfig, Problem, RuleConfig, ToyConfig, count_steps, generator
 
 __all__ = [
     "Checkpoint",

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from samphire.models import two_views
 from samphire.optim.batched import FeatureRuns, ModuleRuns, rho_of, stacked
-from samphire.train.small import ModuleConfig, RuleConfig, ToyConfig, count_steps, generator
+from samphire.train.small_configs import ModuleConfig, RuleConfig, ToyConfig, count_steps, generator
 
 COLLAPSED_ABOVE = 0.8 * math.log(2)  # training loss: log 2 is that of f = 0; runs that work end below 0.3
 

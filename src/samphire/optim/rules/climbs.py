@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from samphire import tree
 from samphire.optim import scopes
-from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Memory
+from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Memory
 from samphire.optim.schedules import Rho, check_rho
 from samphire.optim.scopes import Scope
 from samphire.tree import Vector, unit

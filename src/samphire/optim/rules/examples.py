@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Memory
+from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Memory
 from samphire.optim.schedules import Rho, check_rho
 from samphire.tree import Vector
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Descent, Memory
+from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Descent, Memory
 from samphire.optim.schedules import Rho, check_rho
 from samphire.tree import Vector, norm, project, unit
 

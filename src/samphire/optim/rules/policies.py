@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from samphire.optim.protocol import Asking, At, Descent, Examples, Memory, Rule
+from samphire.optim.requests import Asking, At, Descent, Examples, Memory, Rule
 from samphire.optim.rules.climbs import Sam
 from samphire.tree import Vector, norm
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Memory
+from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Memory
 from samphire.optim.rules.policies import check_k
 from samphire.optim.schedules import Rho, check_rho
 from samphire.optim.scopes import Scope

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from samphire import tree
-from samphire.optim.protocol import EVERYWHERE, Asking, At, Climb, Memory
+from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Memory
 from samphire.optim.rules.policies import check_k
 from samphire.optim.schedules import Rho, check_rho
 from samphire.tree import Vector

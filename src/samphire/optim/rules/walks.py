@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from samphire import tree
-from samphire.optim.protocol import Asking, At, Climb, Memory
+from samphire.optim.requests import Asking, At, Climb, Memory
 from samphire.optim.rules.policies import check_k
 from samphire.optim.schedules import check_rho
 from samphire.optim.scopes import Scope

@@ -1,0 +1,1 @@
+"""What sharpness-aware training is compared with: losses, averages of weights, balanced data."""

@@ -1,0 +1,180 @@
+"""Bad input, in one sentence: the thing, the condition, the value received, the way out.
+
+Ranges are declared beside the fields they limit, and :func:`check_fields` enforces them; the tests generate values
+that must be refused from the same declarations.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+__all__ = [
+    "AtLeastZero", "Count", "Fraction", "Positive", "Range", "Whole",
+    "check_fields", "check_flag", "check_number", "check_one_of", "check_whole", "declared_ranges", "hint",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers a setting may be.
+
+    Args:
+        least: The smallest.
+        most: The largest.
+        above: Below the smallest, excluded itself.
+        below: Above the largest, excluded itself.
+        whole: Whether only whole numbers will do.
+
+    Example:
+        >>> print(Range(least=0, below=1)), 0.5 in Range(least=0, below=1), 1 in Range(least=0, below=1)
+        in [0, 1)
+        (None, True, False)
+    """
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    whole: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        kinds = int if self.whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+            return False
+        return self.least <= value <= self.most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        low, high = max(self.least, self.above), min(self.most, self.below)
+        bottom, top = "(" if low == self.above else "[", ")" if high == self.below else "]"
+        if math.isinf(high):
+            return "" if math.isinf(low) else f"{'>' if bottom == '(' else '>='} {low:g}"
+        if math.isinf(low):
+            return f"{'<' if top == ')' else '<='} {high:g}"
+        return f"in {bottom}{low:g}, {high:g}{top}"
+
+    def outside(self) -> list[Any]:
+        """Values that must be refused, for tests."""
+        ends = [self.least - 1, self.most + 1, self.above, self.below]
+        some = [int(end) if self.whole else end for end in ends if math.isfinite(end)]
+        return [*some, math.nan, math.inf, "1", True, *([0.5 + max(self.least, self.above, 0)] if self.whole else [])]
+
+
+Positive = Annotated[float, Range(above=0)]
+AtLeastZero = Annotated[float, Range(least=0)]
+Fraction = Annotated[float, Range(least=0, most=1)]
+Whole = Annotated[int, Range(least=0, whole=True)]
+Count = Annotated[int, Range(least=1, whole=True)]
+
+
+def hint(value: object, known: Iterable[str]) -> str:
+    """What was probably meant, or all there is.
+
+    Example:
+        >>> hint("sma", ["sam", "asam"]), hint("x", ["sam", "asam"])
+        ("did you mean 'sam'?", 'there are sam, asam.')
+    """
+    known = [name for name in known if name]
+    close = difflib.get_close_matches(str(value), known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
+
+
+def check_one_of(what: str, value: object, known: Iterable[str]) -> None:
+    """Refuse a name that is not known.
+
+    Example:
+        >>> check_one_of("rule", "sma", ["sam", "asam"])
+        Traceback (most recent call last):
+            ...
+        ValueError: no rule is named 'sma'; did you mean 'sam'?
+    """
+    known = list(known)
+    if value not in known:
+        raise ValueError(f"no {what} is named {value!r}; {hint(value, known)}")
+
+
+def check_number(name: str, value: object, limits: Range = Range()) -> None:  # noqa: B008
+    """Refuse what is no finite number of a range.
+
+    Example:
+        >>> check_number("lr", -1.0, Range(above=0))
+        Traceback (most recent call last):
+            ...
+        ValueError: lr must be a finite number > 0, got -1.0.
+    """
+    if value not in limits:
+        kind = "a whole number" if limits.whole else "a finite number"
+        raise ValueError(f"{' '.join(filter(None, (name, 'must be', kind, str(limits))))}, got {value!r}.")
+
+
+def check_whole(name: str, value: object, least: int = 1, most: float = math.inf) -> None:
+    """Refuse what is no whole number from ``least`` to ``most``."""
+    check_number(name, value, Range(least=least, most=most, whole=True))
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither true nor false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {value!r}.")
+
+
+def check_fields(record: Any, owner: str = "") -> None:
+    """Check every field of a dataclass whose type says what it may be: a range, a choice of words, a flag.
+
+    Args:
+        record: The dataclass; a field of type ``T | None`` may also be ``None``.
+        owner: What the message begins with, for instance the name of a rule.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Gsam:
+        ...     alpha: AtLeastZero = 0.4
+        ...     descend: Literal["perturbed", "clean"] = "perturbed"
+        ...     def __post_init__(self):
+        ...         check_fields(self, "gsam")
+        >>> Gsam(alpha=-1)
+        Traceback (most recent call last):
+            ...
+        ValueError: gsam: alpha must be a finite number >= 0, got -1.
+    """
+    before = f"{owner}: " if owner else ""
+    kind: Any = type(record)
+    for name, (limits, optional) in _limits(kind).items():
+        value = getattr(record, name)
+        if value is None and optional:
+            continue
+        if isinstance(limits, Range):
+            check_number(before + name, value, limits)
+        elif limits is bool:
+            check_flag(before + name, value)
+        elif value not in limits:
+            raise ValueError(f"{before}{name} must be {' or '.join(map(repr, limits))}, got {value!r}.")
+
+
+def declared_ranges(record: type) -> dict[str, Range]:
+    """The fields of a dataclass that must lie in a range."""
+    return {name: limits for name, (limits, _) in _limits(record).items() if isinstance(limits, Range)}
+
+
+@cache
+def _limits(record: Any) -> dict[str, tuple[Any, bool]]:
+    hints = get_type_hints(record, include_extras=True)
+    limits = {field.name: _limit(hints[field.name]) for field in fields(record)}
+    return {name: limit for name, limit in limits.items() if limit[0] is not None}
+
+
+def _limit(kind: Any) -> tuple[Any, bool]:
+    """What a type says of its values (``None`` for nothing we check), and whether it allows ``None``."""
+    if get_origin(kind) in (Union, UnionType):
+        others = [part for part in get_args(kind) if part is not NoneType]
+        return (_limit(others[0])[0] if len(others) == 1 else None), len(others) < len(get_args(kind))
+    if get_origin(kind) is Annotated:
+        return next((part for part in get_args(kind)[1:] if isinstance(part, Range)), None), False
+    if get_origin(kind) is Literal:
+        return get_args(kind), False
+    return (bool if kind is bool else None), False

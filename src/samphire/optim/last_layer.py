@@ -1,0 +1,194 @@
+"""LSAM at the cost of SGD: the body runs once, the head twice, backward once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from samphire import restore, tree
+from samphire.optim import scopes
+from samphire.optim.passes import Pass
+
+
+class Split:
+    """A model seen as body and head, without taking it apart.
+
+    Attributes:
+        name: The head's name in the model.
+        head: The head itself.
+        parameters: The names of the head's parameters.
+    """
+
+    def __init__(self, model: nn.Module, name: str) -> None:
+        self.model, self.name = model, name
+        modules = {tree.plain_name(model, n): m for n, m in model.named_modules()}
+        if name not in modules:
+            raise ValueError(f"the model has no module named {name!r}; it has {', '.join(n for n in modules if n)}.")
+        self.head = modules[name]
+        self.parameters = scopes.below(name)(model)
+
+    def __repr__(self) -> str:
+        return f"Split(head={self.name!r}: {self.head})"
+
+    def features(self, x: Any) -> Tensor:
+        """What the head is given when the model sees ``x``."""
+        with watching(self.head) as call:
+            self.model(x)
+        return call.inputs(self)[0]
+
+    def one_pass(self, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> OnePass:
+        """A closure for ``SharpnessAware.step`` that runs the body once however often the head is asked.
+
+        The gradients are those of the two-pass form, bit for bit, with BatchNorm and dropout too.
+
+        Args:
+            forward: Runs the model and returns the head's output, as in ``lambda: model(x)``.
+            loss: The loss of that output. What follows the head (a squeeze, a softmax) belongs here.
+
+        Example:
+            >>> from samphire.optim import SharpnessAware, lsam
+            >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+            >>> x, y = torch.randn(16, 4), torch.randint(3, (16,))
+            >>> opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(rho=0.05))
+            >>> layers = split(model)
+            >>> layers.name
+            '3'
+            >>> loss = opt.step(layers.one_pass(lambda: model(x), lambda out: nn.functional.cross_entropy(out, y)))
+            >>> opt.last.passes
+            2
+        """
+        return OnePass(self, forward, loss)
+
+
+def split(model: nn.Module, head: nn.Module | str | None = None) -> Split:
+    """Find the head of a model.
+
+    Args:
+        model: Any module.
+        head: The head, or its name; by default the last Linear layer in order of registration, which is the
+            classifier in torchvision's, timm's and Hugging Face's classification models.
+
+    Example:
+        >>> split(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)))
+        Split(head='2': Linear(in_features=8, out_features=2, bias=True))
+    """
+    if isinstance(head, nn.Module):
+        names = [name for name, module in model.named_modules() if module is head]
+        if not names:
+            raise ValueError(f"head={head} is not a module of the model; pass one of its modules or a name.")
+        head = tree.plain_name(model, names[0])
+    return Split(model, scopes.last_linear(model) if head is None else head)
+
+
+class OnePass:
+    """The closure made by :meth:`Split.one_pass`; good for one step."""
+
+    def __init__(self, split: Split, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> None:
+        self.split, self.forward, self.loss = split, forward, loss
+        self._call: _Call | None = None  # how the body called the head, while the body's graph is alive
+
+    def __call__(self, p: Pass) -> Tensor:
+        """One pass: the whole model, or from the cached features on."""
+        self._check(p)
+        head_alone = p.wrt is not None and p.wrt <= self.split.parameters
+        p.thaw()
+        out = self._head_again(p) if self._call is not None else self._whole(cut=head_alone)
+        if not head_alone:
+            self._call = None  # this backward uses the body's graph up
+        loss = self.loss(out)
+        p.backward(loss)
+        return loss
+
+    def _whole(self, cut: bool) -> Tensor:
+        """Run the model; if only the head's gradient is wanted, cut it off from the body, whose graph waits."""
+        with watching(self.split.head, cut) as call:
+            out = self.forward()
+        call.inputs(self.split)
+        if out is not call.output:
+            raise ValueError(
+                f"forward returned something else than the output of the head {self.split.name!r}; move what follows "
+                "the head into the loss, or name another head: split(model, head=...)."
+            )
+        self._call = call if cut else None
+        return out
+
+    def _head_again(self, p: Pass) -> Tensor:
+        assert self._call is not None
+        if p.rng == "replay":
+            restore.set_rng_state(self._call.rng)
+        with self._call.autocast():
+            return self.split.head(*self._call.args, **self._call.kwargs)
+
+    def _check(self, p: Pass) -> None:
+        if p.part is not None:
+            raise TypeError("one_pass runs the whole batch at once, but this rule takes it in parts; use a closure.")
+        outside = p.moved - self.split.parameters
+        if outside:
+            raise ValueError(
+                f"one_pass reuses the features, but the rule moves {min(outside)!r}, outside the head "
+                f"{self.split.name!r}; use lsam(head={self.split.name!r}) or on({self.split.name!r}, rule)."
+            )
+        ddp = getattr(self.split.model, "_orig_mod", self.split.model)
+        if isinstance(ddp, DistributedDataParallel) and ddp.require_backward_grad_sync:
+            raise ValueError("one_pass under DistributedDataParallel needs perturbation='local', got 'global'.")
+
+
+class _Call:
+    """How a head was called: its inputs, its output, and the surroundings to call it in again."""
+
+    called = False
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any = None
+    rng: restore.RngState
+    _autocast: tuple[str, torch.dtype, bool]
+
+    def note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.called, self.args, self.kwargs = True, args, kwargs
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
+        self.rng = restore.rng_state({t.device for t in tensors})
+        kind = tensors[0].device.type
+        self._autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+    def inputs(self, split: Split) -> tuple[Any, ...]:
+        if not self.called:
+            raise RuntimeError(
+                f"the model ran without calling its head {split.name!r} (a compiled model hides it: compile the body "
+                "instead); name the head that is used: split(model, head=...)."
+            )
+        return self.args
+
+    def autocast(self) -> torch.autocast:
+        kind, dtype, enabled = self._autocast
+        return torch.autocast(kind, dtype=dtype, enabled=enabled)
+
+
+@contextmanager
+def watching(head: nn.Module, cut: bool = False) -> Iterator[_Call]:
+    """Note how the head is called; with ``cut``, hand it its inputs detached."""
+    call = _Call()
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call.note(args, kwargs)
+        if not cut:
+            return None
+        return tuple(map(_detached, args)), {name: _detached(value) for name, value in kwargs.items()}
+
+    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        call.output = output
+
+    hooks = [head.register_forward_pre_hook(before, with_kwargs=True), head.register_forward_hook(after)]
+    try:
+        yield call
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value

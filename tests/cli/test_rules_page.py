@@ -1,0 +1,202 @@
+"""What is said of the rules is what they do, and the page in docs is what the code would write today."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from samphire import cli, optim
+from samphire.cli import rules as command
+from samphire.optim import At, describe
+from samphire.tree import Vector
+
+DOCS = Path(__file__).parents[2] / "docs"
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def described():
+    return {name: describe.describe(name) for name in optim.RULES}
+
+
+# The page
+
+
+def test_the_page_is_up_to_date(described):
+    now = describe.page(list(described.values()), command.PICTURE, command.SHOWN)
+    stored = (DOCS / command.PAGE).read_text()
+    assert stored == now, "docs/rules.md is old; run: samphire rules --page docs"
+    assert (DOCS / command.PICTURE).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_has_every_rule_with_its_settings_and_reference(described):
+    text = (DOCS / command.PAGE).read_text()
+    for name, d in described.items():
+        section = text.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        assert d.summary.replace("``", "`") in section
+        assert all(f"| `{s.name}` | `{s.default}` |" in section for s in d.settings)
+        assert all(s.meaning for s in d.settings), name
+        assert "```math" in section or name == "every"
+        assert "Reference: " in section or name == "random"
+    assert ":math:" not in text
+    assert "``" not in text.replace("```math", "").replace("\n```\n", "\n")
+
+
+def test_the_command_writes_page_and_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "STEPS", 2)
+    result = runner.invoke(cli.app, ["rules", "--page", str(tmp_path / "new")])
+    assert result.exit_code == 0
+    assert (tmp_path / "new" / "rules.md").read_text() == (DOCS / command.PAGE).read_text()
+    assert (tmp_path / "new" / "rules.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_table_and_json_have_the_same_rules(described):
+    rows = [json.loads(line) for line in runner.invoke(cli.app, ["rules", "--json"]).stdout.splitlines()]
+    assert [row["name"] for row in rows] == list(optim.RULES)
+    assert {row["name"]: row["memory"] for row in rows} == {name: d.memory for name, d in described.items()}
+    assert rows[0] | {"settings": ""} == {
+        "name": "sam",
+        "paper": "Foret et al. 2021",
+        "passes": 2.0,
+        "memory": 0.0,
+        "perturbs": "all parameters",
+        "summary": "Sharpness-aware minimization: descend along the gradient found one step uphill.",
+        "settings": "",
+    }
+
+
+# By driving
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "perturbs"),
+    [
+        ("sam", 0, "all parameters"),
+        ("lsam", 0, "the head"),
+        ("sam_on", 0, "the norm layers"),
+        ("random", 0, "all parameters"),
+        ("looksam", 1, "all parameters"),
+        ("msam", 1, "all parameters"),
+        ("friendly", 1, "all parameters"),
+        ("ae_sam", 0, "all parameters"),
+        ("esam", 0, "a random part of the tensors"),
+        ("ssam_f", 0.25, "part of the entries"),  # a byte for each four of a parameter
+        ("ssam_d", 0.25, "part of the entries"),
+        ("imb_sam", 0, "all parameters"),
+    ],
+)
+def test_memory_and_scope_are_seen(described, name, memory, perturbs):
+    assert (described[name].memory, described[name].perturbs) == (memory, perturbs)
+
+
+def test_what_is_seen_follows_the_settings():
+    assert describe.watch(optim.m_sharpness(16, optim.friendly())).memory == 2  # one for each half of 32 examples
+    assert describe.watch(optim.m_sharpness(8, optim.every(2, optim.stale()))).memory == 4
+    assert describe.watch(optim.on("0", optim.sam())).perturbs == "0.bias, 0.weight"
+    assert describe.watch(optim.on("3", optim.gsam())).perturbs == "the head"
+    assert describe.watch(optim.ssam_f(sparsity=0.0)).perturbs == "all parameters"
+    assert describe.watch(optim.esam(beta=1.0)).perturbs == "all parameters"
+
+
+@dataclass(frozen=True)
+class Plain:
+    passes = 1.0
+
+    def gradient(self, w, memory):
+        return (yield At())
+
+
+def test_a_rule_that_stays_where_it_is_perturbs_nothing():
+    assert describe.watch(Plain()) == describe.Seen(0.0, "nothing")
+
+
+def test_watching_leaves_the_random_numbers_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    describe.watch(optim.sam())
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("name", optim.RULES)
+def test_declared_passes_are_the_requests_made(name):
+    """Over whole periods, each request counted by its share of the examples, a forward alone as a third."""
+    rule, n, steps = describe.in_use(name, steps=40), 32, 40
+    model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+    w = {k: p.detach() for k, p in model.named_parameters()}
+    bound, memory, asked = optim.bind(rule, model), optim.Memory(labels=torch.arange(n) % 2), 0.0
+    source = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        answering = bound.gradient(Vector(w), memory)
+        request = next(answering)
+        try:
+            while True:
+                share = 1 if request.examples is None else len(torch.arange(n)[request.examples]) / n
+                asked += share / 3 if request.wrt == frozenset() else share
+                g = Vector({k: torch.randn(p.shape, generator=source) for k, p in w.items()})
+                request = answering.send((g, torch.rand(n, generator=source)) if request.losses else g)
+        except StopIteration:
+            memory.step += 1
+    if name == "ae_sam":  # decides by the gradients; random ones here
+        assert steps < asked < 2 * steps
+    else:
+        assert math.isclose(asked / steps, rule.passes)
+
+
+# By reading
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        (
+            "Foret et al., Sharpness-Aware Minimization, ICLR 2021, https://arxiv.org/abs/2010.01412",
+            "Foret et al. 2021",
+        ),
+        ("Foret et al. 2021, section 4; Others, ICML 2022.", "Foret et al. 2021"),
+        ("Li and Giannakis, Enhancing Sharpness-Aware\nOptimization, NeurIPS 2023", "Li and Giannakis 2023"),
+        ("Wu, Luo, Wunsch, CR-SAM: Curvature, AAAI 2024", "Wu, Luo, Wunsch 2024"),
+        ("Becker et al., Momentum-SAM, 2024, https://arxiv.org/abs/1999.12033", "Becker et al. 2024"),
+        ("A title without authors, NeurIPS 2024", "A title without authors 2024"),
+        ("", ""),
+    ],
+)
+def test_authors_and_year_are_found(reference, expected):
+    assert describe.paper(reference) == expected
+
+
+def test_every_rule_but_the_ablation_has_a_paper(described):
+    assert [name for name, d in described.items() if not d.paper] == ["random"]
+
+
+def test_markup_becomes_markdown():
+    assert describe._markdown("``a|b`` and :math:`|w|` by :func:`~x.y`::") == "`a|b` and $`|w|$` by `x.y`:".replace(
+        "|$`", "|`$"
+    )
+    assert describe._cell("``|w|``") == r"`\|w\|`"
+
+
+# The picture
+
+
+def test_a_path_is_gradient_descent_on_the_landscape(monkeypatch):
+    monkeypatch.setattr(command, "STEPS", 1)
+    y = 1 + 0.3 * torch.randn(command.BATCH, generator=torch.Generator().manual_seed(0))
+    residual = 2.0 * 1.5 - y.mean().item()
+    (u, v) = command.path(None, (2.0, 1.5))[1]
+    assert u == pytest.approx(2.0 - command.RATE * residual * 1.5, rel=1e-6)
+    assert v == pytest.approx(1.5 - command.RATE * residual * 2.0, rel=1e-6)
+
+
+def test_sam_slides_to_where_the_valley_is_flat_and_sgd_stays():
+    def sharpness(rule):
+        u, v = command.path(rule, command.STARTS[0])[-1]
+        assert abs(u * v - 1) < 0.2
+        return u * u + v * v
+
+    assert sharpness(optim.sam(command.RADIUS)) < 3 < 8 < sharpness(None)

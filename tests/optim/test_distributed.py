@@ -1,0 +1,235 @@
+"""Two gloo ranks against one process, in float64: DistributedDataParallel (global and local) and FSDP2."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from cases import ALL, loss_of, problem, weights
+from samphire import optim
+from samphire.optim import Memory, SharpnessAware, gsam, lsam, m_sharpness, sam, split
+from samphire.optim.rules.examples import Esam
+
+STEPS = 4
+HALVES = [slice(0, 4), slice(4, 8)]
+
+
+def per_rank(rule):
+    """The rule with micro-batches that fit into half a batch."""
+    return m_sharpness(2, rule.rule) if isinstance(rule, optim.rules.policies.MSharpness) else rule
+
+
+def train(model, opt, x, y, steps=STEPS):
+    radii = []
+    for _ in range(steps):
+        for p in opt.passes(labels=y):
+            p.backward(cross_entropy(model(x[p.examples]), y[p.examples], reduction="none"))
+        opt.step()
+        radii.append(float(opt.last.radius))
+    return radii
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def data_parallel(rule, rank, **settings):
+    ddp_settings = {"gradient_as_bucket_view": settings.pop("gradient_as_bucket_view", False)}
+    inner, x, y = problem()
+    model = DistributedDataParallel(inner, **ddp_settings)
+    opt = SharpnessAware(model, sgd(model), per_rank(rule), **settings)
+    train(model, opt, x[HALVES[rank]], y[HALVES[rank]])
+    return weights(inner)
+
+
+def sharded(rule, rank):
+    model, x, y = problem()
+    fully_shard(model)
+    opt = SharpnessAware(model, sgd(model), per_rank(rule))
+    radii = train(model, opt, x[HALVES[rank]], y[HALVES[rank]])
+    memory = opt.state_dict()
+    opt.load_state_dict(memory)
+    return {name: p.full_tensor().detach() for name, p in model.named_parameters()}, radii
+
+
+def reductions(rank):
+    """How many all-reduces a step makes."""
+    counts = {}
+    for name, settings in {"global": {}, "local": {"perturbation": "local"}}.items():
+        inner, x, y = problem()
+        model = DistributedDataParallel(inner)
+        opt = SharpnessAware(model, sgd(model), gsam(0.1), **settings)
+        train(model, opt, x, y, steps=2)
+        with torch.profiler.profile() as profile:
+            train(model, opt, x, y, steps=1)
+        counts[name] = sum(e.count for e in profile.key_averages() if e.key == "c10d::allreduce_")
+    return counts
+
+
+def overflow_on_one_rank(rank):
+    inner, x, y = problem()
+    model = DistributedDataParallel(inner)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    opt = SharpnessAware(model, sgd(model), sam(0.1), perturbation="local", scaler=scaler)
+    before = weights(inner)
+    factor = float("inf") if rank == 0 else 1.0
+    opt.step(lambda p: p.backward(cross_entropy(model(x), y) * factor) or p.loss)
+    scaler.update()
+    same = all(torch.equal(p, before[name]) for name, p in inner.named_parameters())
+    return same, opt.last.skipped, scaler.get_scale()
+
+
+def one_pass(rank):
+    runs = []
+    for once in (True, False):
+        inner, x, y = problem()
+        model = DistributedDataParallel(inner)
+        opt = SharpnessAware(model, sgd(model), lsam(0.2), perturbation="local")
+        x, y = x[HALVES[rank]], y[HALVES[rank]]
+        for _ in range(2):
+            loss = lambda out: cross_entropy(out, y)
+            opt.step(
+                split(model).one_pass(lambda: model(x), loss)
+                if once
+                else lambda p: p.backward(loss(model(x))) or p.loss
+            )
+        runs.append(weights(inner))
+    inner, x, y = problem()
+    model = DistributedDataParallel(inner)
+    try:
+        opt = SharpnessAware(model, sgd(model), lsam(0.2))
+        opt.step(split(model).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)))
+    except ValueError as error:
+        return all(torch.equal(runs[0][n], runs[1][n]) for n in runs[0]), str(error)
+
+
+def refusal(rank):
+    model, _, _ = problem()
+    fully_shard(model)
+    try:
+        SharpnessAware(model, sgd(model), sam(0.1), perturbation="local")
+    except ValueError as error:
+        return str(error)
+
+
+def work(rank, folder):
+    torch.set_num_threads(1)
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=timedelta(minutes=5))
+    results = {
+        "global": {name: data_parallel(r, rank) for name, r in ALL.items()},
+        "local": {name: data_parallel(r, rank, perturbation="local") for name, r in ALL.items()},
+        "bucket views": {
+            n: data_parallel(ALL[n], rank, gradient_as_bucket_view=True) for n in ("sam", "gsam", "gam")
+        },
+        "sharded": {name: sharded(r, rank) for name, r in ALL.items()},
+        "reductions": reductions(rank),
+        "overflow": overflow_on_one_rank(rank),
+        "one pass": one_pass(rank),
+        "refusal": refusal(rank),
+    }
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.spawn(work, (str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def alone(rule, order=slice(None)):
+    """One process on the whole batch: SGD with momentum on the reference gradient."""
+    model, x, y = problem()
+    loss, w, v = loss_of(model, x[order], y[order]), weights(model), {}
+    memory = Memory(labels=y[order], groups=(optim.requests.Group(tuple(w), lr=0.1),))
+    rule = optim.bind(rule, model)
+    for _ in range(STEPS):
+        descent = optim.requests.drive(rule, w, memory, optim.requests.gradient_at(loss, w))
+        g, directly = descent.gradient.dense(), descent.directly.dense()
+        v = {n: 0.9 * v.get(n, 0) + g.get(n, 0) for n in w}
+        w = {n: w[n] - 0.1 * (v[n] + directly.get(n, 0)) for n in w}
+    return w
+
+
+# The two ranks' first micro-batches of two together, then their second ones.
+INTERLEAVED = [0, 1, 4, 5, 2, 3, 6, 7]
+
+
+class EachRanksOwn(Esam):
+    """esam on the whole batch, each rank's half of it ranked by itself."""
+
+    def _rising(self, rise):
+        first, second = (super(EachRanksOwn, self)._rising(rise[half]) for half in HALVES)
+        return torch.cat([first, second + 4])
+
+
+def together(rule):
+    """One process that does what ranks with a common perturbation do: the rule, and the order of the examples."""
+    if isinstance(rule, Esam):
+        return EachRanksOwn(rule.rho, rule.beta, rule.gamma, rule.seed, rule.climb), slice(None)
+    if isinstance(getattr(rule, "rule", None), Esam):
+        return replace(rule, rule=together(rule.rule)[0]), slice(None)
+    return rule, INTERLEAVED
+
+
+def same(a, b, tolerance=1e-13):
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("rule", ALL)
+def test_global_perturbation_equals_one_process_on_the_whole_batch(ranks, rule):
+    for rank in ranks:
+        same(rank["global"][rule], alone(*together(ALL[rule])))
+
+
+@pytest.mark.parametrize("rule", ["sam", "gsam", "gam"])
+def test_gradients_that_are_views_of_buckets(ranks, rule):
+    same(ranks[0]["bucket views"][rule], alone(ALL[rule]))
+
+
+@pytest.mark.parametrize("rule", ALL)
+def test_local_perturbation_is_m_sharpness(ranks, rule):
+    for rank in ranks:
+        same(rank["local"][rule], alone(m_sharpness(4, per_rank(ALL[rule]))))
+
+
+@pytest.mark.parametrize("rule", ALL)
+def test_sharded_parameters_equal_one_process(ranks, rule):
+    for rank in ranks:
+        same(rank["sharded"][rule][0], alone(*together(ALL[rule])))
+
+
+def test_radius_over_shards_is_rho(ranks):
+    for rank in ranks:
+        assert rank["sharded"]["sam"][1] == pytest.approx([0.1] * STEPS)
+
+
+def test_local_perturbation_talks_once_a_step(ranks):
+    assert ranks[0]["reductions"]["local"] == 1
+    assert ranks[0]["reductions"]["global"] == 2
+
+
+def test_overflow_on_one_rank_skips_the_step_on_both(ranks):
+    for rank in ranks:
+        assert rank["overflow"] == (True, True, 128.0)
+
+
+def test_one_pass_equals_two_passes_locally_and_is_refused_globally(ranks):
+    for rank in ranks:
+        identical, message = rank["one pass"]
+        assert identical
+        assert "needs perturbation='local'" in message
+
+
+def test_local_perturbation_of_shards_is_refused(ranks):
+    assert "needs whole parameters on each rank" in ranks[0]["refusal"]
