@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 
 __all__ = [
     "LEVEL", "Difference", "Estimate", "Interval", "Verdict",
-    "all_hold", "equal", "estimate", "falling", "fact", "higher", "lower", "not_higher", "paired", "rising",
+    "all_hold", "by_p", "equal", "estimate", "falling", "fact", "higher", "lower", "not_higher", "paired", "rising",
     "verdict",
 ]  # fmt: skip
 
@@ -231,6 +231,16 @@ def rising(steps: Sequence[Difference], total: Difference) -> Verdict:
 def fact(condition: bool) -> Verdict:
     """The verdict on what can be checked without noise: a count, a bound, an identity."""
     return "holds" if condition else "contradicted"
+
+
+def by_p(value: float, p: float) -> Verdict:
+    """Whether a value is positive, by the two-sided p-value of a test that gives no interval.
+
+    Example:
+        >>> by_p(0.7, 0.01), by_p(-0.7, 0.01), by_p(0.7, 0.2), by_p(math.nan, math.nan)
+        ('holds', 'contradicted', 'open', 'open')
+    """
+    return fact(value > 0) if p < 1 - LEVEL else "open"
 
 
 def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
