@@ -1,0 +1,154 @@
+"""An experiment is one record: what to run, how a run becomes a row, and what is read from the rows.
+
+Tables, plots and claims come from rows alone, so they can be made again in seconds. A row is JSON data; every run has
+one. Two experiments with equal ``compute`` share the rows of the runs that both have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from samphire import report, train
+from samphire.experiments.rows import Row
+from samphire.progress import Progress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Source = Literal["the paper", "the review"]
+Compute = Callable[[Sequence[Any], "Places", Progress], Iterator[tuple[Any, Row]]]
+SCALES = ("tiny", "quick", "reduced", "paper")
+
+__all__ = ["SCALES", "Compute", "Experiment", "Places", "Source", "one_by_one", "steps_of", "train_each"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders that an experiment may use.
+
+    Attributes:
+        data: The data sets.
+        trainings: Runs of :func:`samphire.train.fit`; their checkpoints survive an interruption.
+    """
+
+    data: Path
+    trainings: Path
+
+
+def steps_of(run: Any) -> int:
+    """How long a run takes, in steps of the toy; 1 for a run that has no steps."""
+    if isinstance(run, train.ToyConfig):
+        return train.count_steps(run)
+    return getattr(run, "steps", 1)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of a paper.
+
+    Args:
+        name: Short and unique, for instance ``"fig2"`` or ``"review-m"``.
+        title: One line.
+        source: Who made the claims.
+        says: What the source reports, one or two sentences.
+        scales: The configuration, a frozen dataclass, by scale. ``"tiny"``, ``"quick"`` and ``"paper"`` are always
+            there, ``"reduced"`` where the paper's scale takes days on a CPU.
+        runs: The runs of a configuration: frozen dataclasses, one row each.
+        compute: Yields each run with its row, in any order. A run is left out if its data are missing.
+        tables: From rows.
+        plots: From rows.
+        claims: From rows, each with its verdict.
+        data: Names of the data sets that must be there, for instance ``("mnist",)``.
+        notes: Where we differ from the source, one sentence each.
+        steps: How long a run takes, in steps of the toy, for the time left.
+    """
+
+    name: str
+    title: str
+    source: Source
+    says: str
+    scales: Mapping[str, Any]
+    runs: Callable[[Any], Sequence[Any]]
+    compute: Compute
+    tables: Callable[[list[Row]], Sequence[report.Table]]
+    plots: Callable[[list[Row]], Sequence[Figure]]
+    claims: Callable[[list[Row]], Sequence[report.Claim]]
+    data: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    steps: Callable[[Any], int] = steps_of
+
+    def at(self, scale: str) -> Any:
+        """The configuration at a scale; without a reduced scale, the paper's."""
+        return self.scales[scale if scale in self.scales else "paper"]
+
+    def result(self, rows: list[Row], scale: str) -> report.Result:
+        """What the rows show; at the tiny scale every claim stays open."""
+        claims = self.claims(rows)
+        if scale == "tiny":
+            too_short = "The tiny scale is too short to judge."
+            claims = [replace(claim, verdict="open", detail=too_short) for claim in claims]
+        return report.Result(
+            self.name,
+            self.title,
+            paper_says=self.says,
+            figures=self.plots(rows),
+            tables=self.tables(rows),
+            claims=claims,
+            notes=self.notes,
+            source=self.source,
+        )
+
+
+@dataclass(frozen=True)
+class _TrainEach:
+    row: Callable[[train.Result], Row]
+    checkpoints: tuple[int, ...]
+    keep_weights: bool
+
+    def __call__(self, runs: Sequence[Any], places: Places, progress: Progress) -> Iterator[tuple[Any, Row]]:
+        for result in train.fit_many(
+            runs,
+            checkpoints=self.checkpoints,
+            keep_weights=self.keep_weights,
+            progress=lambda *counts: progress("steps", *counts[-2:]),
+        ):
+            yield result.config, self.row(result)
+
+
+def train_each(
+    row: Callable[[train.Result], Row], checkpoints: tuple[int, ...] = (), keep_weights: bool = False
+) -> Compute:
+    """Train small runs by :func:`samphire.train.fit_many`; equal arguments give equal computations.
+
+    Args:
+        row: Of a trained run.
+        checkpoints: Epochs after which to evaluate.
+        keep_weights: Whether checkpoints hold the weights.
+    """
+    return _TrainEach(row, checkpoints, keep_weights)
+
+
+@dataclass(frozen=True)
+class _OneByOne:
+    row: Callable[[Any], Row]
+    steps: Callable[[Any], int]
+
+    def __call__(self, runs: Sequence[Any], places: Places, progress: Progress) -> Iterator[tuple[Any, Row]]:
+        done, total = 0, sum(map(self.steps, runs))
+        for run in runs:
+            yield run, self.row(run)
+            done += self.steps(run)
+            progress("runs", done, total)
+
+
+def one_by_one(row: Callable[[Any], Row], steps: Callable[[Any], int] = steps_of) -> Compute:
+    """Compute runs one after the other; equal arguments give equal computations.
+
+    Args:
+        row: Of a run.
+        steps: How long a run takes; give the experiment the same.
+    """
+    return _OneByOne(row, steps)
