@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 
 __all__ = [
     "LEVEL", "Difference", "Estimate", "Interval", "Verdict",
-    "all_hold", "by_p", "equal", "estimate", "falling", "fact", "higher", "lower", "not_higher", "paired", "rising",
+    "all_hold", "by_p", "equal", "estimate", "falling", "fact", "higher", "lower", "not_higher", "paired", "raised", "rising",
     "verdict",
 ]  # fmt: skip
 
@@ -116,7 +116,11 @@ class Difference:
     @property
     def interval(self) -> Interval:
         """The 95 % interval; (nan, nan), which judges nothing, if fewer than half of the pairs are left."""
-        return self.estimate.interval() if 2 * self.estimate.n >= self.pairs else (math.nan, math.nan)
+        return self.interval_at(LEVEL)
+
+    def interval_at(self, level: float) -> Interval:
+        """The interval of another level."""
+        return self.estimate.interval(level) if 2 * self.estimate.n >= self.pairs else (math.nan, math.nan)
 
     @property
     def p(self) -> float:
@@ -134,7 +138,7 @@ class Difference:
 def paired(
     before: Iterable[Mapping[str, Any]],
     after: Iterable[Mapping[str, Any]],
-    column: str,
+    column: str | tuple[str, str],
     by: str = "seed",
     within: Sequence[str] = (),
 ) -> Difference:
@@ -143,7 +147,7 @@ def paired(
     Args:
         before: Rows of runs; those marked ``collapsed``, or whose value is nan, are left out and counted.
         after: Rows of the runs they are compared with. Equal seeds share data and initial weights.
-        column: What is compared.
+        column: What is compared; two names where the column before is another than the column after.
         by: The column that makes a pair, and one observation.
         within: Further columns that must agree; what one seed has in several settings counts once, by its mean.
 
@@ -154,14 +158,15 @@ def paired(
         -0.250 ± 0.050 (n=2)
     """
 
-    def values(rows: Iterable[Mapping[str, Any]]) -> dict[Any, dict[tuple[Any, ...], float]]:
+    def values(rows: Iterable[Mapping[str, Any]], column: str) -> dict[Any, dict[tuple[Any, ...], float]]:
         grouped: dict[Any, dict[tuple[Any, ...], float]] = {}
         for row in rows:
             value = math.nan if row.get("collapsed") else float(row[column])
             grouped.setdefault(row[by], {})[tuple(row[name] for name in within)] = value
         return grouped
 
-    first, second = values(before), values(after)
+    names = (column, column) if isinstance(column, str) else column
+    first, second = values(before, names[0]), values(after, names[1])
     seeds = [seed for seed in first if seed in second]
     differences = []
     for seed in seeds:
@@ -211,16 +216,20 @@ def equal(difference: Difference | Estimate, margin: float) -> Verdict:
     return all_hold([lower(difference, margin), higher(difference, -margin)])
 
 
+def raised(steps: Sequence[Difference]) -> list[bool]:
+    """Which of some steps raise a value beyond the noise; the intervals are widened to hold together (Bonferroni)."""
+    level = 1 - (1 - LEVEL) / max(len(steps), 1)
+    return [verdict(step.interval_at(level)) == "contradicted" for step in steps]
+
+
 def falling(steps: Sequence[Difference], total: Difference) -> Verdict:
     """Whether a value falls monotonically: from first to last it does, and no step raises it beyond the noise.
 
     Args:
-        steps: From each setting to the next. Their intervals are widened to hold together (Bonferroni).
+        steps: From each setting to the next; see :func:`raised`.
         total: From the first setting to the last.
     """
-    level = 1 - (1 - LEVEL) / max(len(steps), 1)
-    rises = [verdict(step.estimate.interval(level)) == "contradicted" for step in steps]
-    return "contradicted" if any(rises) else lower(total)
+    return "contradicted" if any(raised(steps)) else lower(total)
 
 
 def rising(steps: Sequence[Difference], total: Difference) -> Verdict:
