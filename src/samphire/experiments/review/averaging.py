@@ -1,7 +1,4 @@
-"""SAM and its predecessors: SWA, Entropy-SGD, SGD.
-
-samphire reproduce review-averaging --root DIR
-"""
+"""SAM and its predecessors: SWA, Entropy-SGD, SGD."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from samphire import report
+from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Run, Size
@@ -16,19 +14,6 @@ from samphire.experiments.rows import Row, by, collapsed, mean
 
 __all__ = ["AVERAGING"]
 
-SAYS = (
-    "Entropy-SGD minimizes local entropy and is computationally expensive; averaging weights along SGD is related to "
-    "sharpness implicitly; SAM concerns sharpness directly, thus improving generalization (section 1)."
-)
-NOTES = (
-    mnist.SETTING,
-    mnist.RATES,
-    mnist.BUDGET,
-    "SWA is the mean of the weights at the ends of the epochs of the second half, at the constant learning rate of "
-    "SGD (the review mentions a cyclical one). It is taken along the same runs of SGD, and along those of SAM.",
-    "Entropy-SGD makes 5 Langevin steps on one batch (learning rate 0.3 as SGD, pull 0.01, noise 1e-4) and then moves to "
-    "their mean, so one of its steps has five gradient computations.",
-)
 ENTROPY = Run("entropy_sgd", lr=1.0, settings=(("inner", 5), ("lr", SGD.lr)))
 
 
@@ -39,13 +24,6 @@ class Config:
     seeds: int = 5
     gradients: int = 6000
     size: Size = mnist.WHOLE
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config(seeds=3, gradients=2000),
-    "tiny": Config(seeds=2, gradients=100, size=mnist.TINY),
-}
 
 
 def runs(config: Config) -> list[Run]:
@@ -109,7 +87,7 @@ def claims(rows: list[Row]) -> list[report.Claim]:
         before, after = methods[than], methods[one]
         shown = f"{one} {mean(after, 'test_error')}, {than} {mean(before, 'test_error')}"
         text = f"{one}'s test error is below that of {than}."
-        return mnist.lower_claim(text, before, after, "test_error", says=says, ours=shown)
+        return lower_claim(text, before, after, "test_error", says=says, ours=shown)
 
     return [
         less("SAM", "SGD", "improves generalization"),
@@ -124,13 +102,27 @@ AVERAGING = Experiment(
     name="review-averaging",
     title="SWA, Entropy-SGD, SAM and SGD with the same number of gradient computations.",
     source="the review",
-    says=SAYS,
-    scales=SCALES,
+    says="Entropy-SGD minimizes local entropy and is computationally expensive; averaging weights along SGD is "
+    "related to sharpness implicitly; SAM concerns sharpness directly, thus improving generalization (section 1).",
+    scales={
+        "paper": Config(),
+        "quick": Config(seeds=3, gradients=2000),
+        "tiny": Config(seeds=2, gradients=100, size=mnist.TINY),
+    },
     runs=runs,
     compute=mnist.compute,
     tables=tables,
     plots=plots,
     claims=claims,
     data=mnist.DATA,
-    notes=NOTES,
+    notes=(
+        mnist.SETTING,
+        mnist.RATES,
+        mnist.BUDGET,
+        "SWA is the mean of the weights at the ends of the epochs of the second half, at the constant learning rate "
+        "of SGD (the review mentions a cyclical one). It is taken along the same runs of SGD, and along those of "
+        "SAM.",
+        "Entropy-SGD makes 5 Langevin steps on one batch (learning rate 0.3 as SGD, pull 0.01, noise 1e-4) and then "
+        "goes to their mean: a step has five gradient computations.",
+    ),
 )

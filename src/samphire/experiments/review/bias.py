@@ -1,7 +1,4 @@
-"""The bias of SAM: which sharpness is lower, and does it matter?
-
-samphire reproduce review-bias --root DIR
-"""
+"""The bias of SAM: which sharpness is lower, and does it matter?"""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Any
 from scipy import stats
 
 from samphire import report
+from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Run, Size
@@ -20,21 +18,6 @@ from samphire.statistics import by_p
 
 __all__ = ["BIAS"]
 
-SAYS = (
-    "There are many versions of sharpness: which of them characterizes SAM's bias (section 3.3)? How is sharpness "
-    "connected to generalization (3.5)? A large ρ obtains a flatter minimum (3.2)."
-)
-NOTES = (
-    mnist.SETTING,
-    mnist.RATES,
-    "Sharpness falls with the loss, so runs are compared after the first epoch with a training loss of at most the "
-    f"target. All measures are on the training set, κ at radius {mnist.RADIUS:g}; random steps have length "
-    f"{mnist.FAR:g}, since shorter ones change the loss by less than float32 can tell.",
-    "κ is a lower bound, by ascent from SAM's point and one random point, 8 steps each; λ₁ by Lanczos to 1 %; the "
-    "trace by 8 random vectors; the average rise by 8 pairs of Gaussian steps.",
-    "Rank correlations are Spearman's, over all runs at one target: they mix methods and seeds, and a few tens of "
-    "runs of one small network say little about others.",
-)
 MEASURES = {
     "first_order": "ρ‖g‖",
     "worst": "κ",
@@ -53,13 +36,6 @@ class Config:
     seeds: int = 8
     gradients: int = 2000
     size: Size = mnist.WHOLE
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config((0.2,), (0.2,), seeds=3, gradients=800),
-    "tiny": Config((0.1,), (2.2,), seeds=2, gradients=60, size=mnist.TINY),
-}
 
 
 def runs(config: Config) -> list[Run]:
@@ -152,7 +128,7 @@ def _flatter(target: float, points: list[Row], widest: str) -> list[report.Claim
     cells = by(points, "method")
     sgd, sam = cells.get("SGD", []), cells.get(widest, [])
     return [
-        mnist.lower_claim(
+        lower_claim(
             f"At training loss {target:g}, {label} is lower for {widest} than for SGD.",
             before=sgd,
             after=sam,
@@ -179,13 +155,28 @@ BIAS = Experiment(
     name="review-bias",
     title="Which sharpness SAM reduces, and whether it tracks the generalization gap.",
     source="the review",
-    says=SAYS,
-    scales=SCALES,
+    says="There are many versions of sharpness: which of them characterizes SAM's bias (section 3.3)? How is "
+    "sharpness connected to generalization (3.5)? A large ρ obtains a flatter minimum (3.2).",
+    scales={
+        "paper": Config(),
+        "quick": Config((0.2,), (0.2,), seeds=3, gradients=800),
+        "tiny": Config((0.1,), (2.2,), seeds=2, gradients=60, size=mnist.TINY),
+    },
     runs=runs,
     compute=mnist.compute,
     tables=tables,
     plots=plots,
     claims=claims,
     data=mnist.DATA,
-    notes=NOTES,
+    notes=(
+        mnist.SETTING,
+        mnist.RATES,
+        "Sharpness falls with the loss, so runs are compared after the first epoch with a training loss of at most "
+        f"the target. All measures are on the training set, κ at radius {mnist.RADIUS:g}; random steps have length "
+        f"{mnist.FAR:g}, since shorter ones change the loss by less than float32 can tell.",
+        "κ is a lower bound, by ascent from SAM's point and one random point, 8 steps each; λ₁ by Lanczos to 1 %; "
+        "the trace by 8 random vectors; the average rise by 8 pairs of Gaussian steps.",
+        "Rank correlations are Spearman's, over all runs at one target: they mix methods and seeds, and a few tens "
+        "of runs of one small network say little about others.",
+    ),
 )

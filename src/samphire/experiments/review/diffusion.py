@@ -4,8 +4,6 @@ The diffused function is the mean :math:`f_\sigma(x) = E f(x + \sigma z)` over s
 polynomial it is the polynomial :math:`\exp(\sigma^2 D^2 / 2) f`. The function of figure 1 is a polynomial and a
 proper fraction, :math:`(x - 1)^2 - a + a (2x + a - 1) / (x^2 + a)`, and the mean of :math:`1 / (x - i \sqrt a)` is
 Faddeeva's function :math:`w`, so nothing is integrated numerically.
-
-samphire reproduce review-diffusion
 """
 
 from __future__ import annotations
@@ -26,18 +24,6 @@ from samphire.statistics import fact
 
 __all__ = ["DIFFUSION"]
 
-SAYS = (
-    "Section 1: diffusion creates a series of diffused problems, optimizes the ultimate one, which is convex, and "
-    "traces its solution back through the less diffused ones. It is rather complicated, and its relationship with "
-    "generalization remains mysterious; SAM is simple and concerns sharpness directly."
-)
-NOTES = (
-    "Each diffused problem is minimized by gradient descent with the step 1/max|f_σ''|; σ falls by a constant factor "
-    "down to 0.001, and the last problem is f itself.",
-    f"SAM has the learning rate {LIMIT / 2:g}, half of the largest at which gradient descent can rest at the sharp "
-    "minimum.",
-    "A network has no closed form. Mobahi diffuses each kind of unit by an approximation; we do not.",
-)
 ROOT = sqrt(A)
 POLYNOMIAL = Polynomial([1 - A, -2, 1])
 LAST_SIGMA = 1e-3
@@ -90,9 +76,6 @@ class Config:
     stages: int = 30
     steps: int = 1000
     last: int = 60_000  # on f itself: within 0.01 of 1 from anywhere beyond the barrier
-
-
-SCALES = {"paper": Config(), "quick": Config(20, 13, 20, 500), "tiny": Config(4, 3, 4, 50, 2000)}
 
 
 @dataclass(frozen=True)
@@ -282,13 +265,21 @@ DIFFUSION = Experiment(
     name="review-diffusion",
     title="Diffusion, a predecessor of SAM, beside it on the function of figure 1.",
     source="the review",
-    says=SAYS,
-    scales=SCALES,
+    says="Section 1: diffusion creates a series of diffused problems, optimizes the ultimate one, which is convex, "
+    "and traces its solution back through the less diffused ones. It is rather complicated, and its relationship "
+    "with generalization remains mysterious; SAM is simple and concerns sharpness directly.",
+    scales={"paper": Config(), "quick": Config(20, 13, 20, 500), "tiny": Config(4, 3, 4, 50, 2000)},
     runs=runs,
     compute=one_by_one(row, steps),
     tables=tables,
     plots=plots,
     claims=claims,
-    notes=NOTES,
+    notes=(
+        "Each diffused problem is minimized by gradient descent with the step 1/max|f_σ''|; σ falls by a constant "
+        "factor down to 0.001, and the last problem is f itself.",
+        f"SAM has the learning rate {LIMIT / 2:g}, half of the largest at which gradient descent can rest at the "
+        "sharp minimum.",
+        "A network has no closed form. Mobahi diffuses each kind of unit by an approximation; we do not.",
+    ),
     steps=steps,
 )

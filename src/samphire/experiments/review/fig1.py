@@ -3,8 +3,6 @@ r"""Figure 1 of the review: a sharp and a flat minimum on the line.
 The function is :math:`f(x) = x^2 (x - 1)^2 / (x^2 + a)` with :math:`a = 10^{-4}`. It is zero at 0, where its
 curvature is 20000, and at 1, where it is 2; between them is a barrier. Every cell of the map is one start, learning
 rate and :math:`\rho`, and shows where the iterates end.
-
-samphire reproduce review-fig1
 """
 
 from __future__ import annotations
@@ -28,17 +26,6 @@ __all__ = ["ENDS", "FIG1", "LIMIT", "STUCK", "A", "Array", "ends", "settle"]
 
 Array = NDArray[np.float64]
 
-SAYS = (
-    "Figure 1, on x²(x − 1)²/(x² + 0.0001): SAM is hard to stop where the landscape is sharp, goes through it and "
-    "gets the flatter minimum at 1; gradient descent sometimes stops at the sharper one at 0."
-)
-NOTES = (
-    "The review gives no start, learning rate or ρ. We map all of them: from each start and at each learning rate, "
-    "gradient descent and SAM with each ρ.",
-    "Gradient descent can rest at 0 only below a learning rate of 2/f''(0) = 0.0001. There SAM rests, for ρ beyond "
-    "the barrier, at x = ρ: its perturbed point x − ρ is then the sharp minimum itself.",
-    "Ends are judged over the last 500 steps; the number of steps grows as 1/lr.",
-)
 
 A = 1e-4
 SHARP = 2 / A  # f''(0)
@@ -114,13 +101,6 @@ class Config:
     starts: tuple[float, ...] = (-1.0, -0.5, 0.001, 0.02, 0.05)
     lrs: tuple[float, float, int] = (1e-5, 0.5, 96)
     rhos: tuple[float, float, int] = (1e-4, 0.9, 71)
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config((-0.5, 0.02), (7e-5, 0.5, 48), (1e-4, 0.9, 36)),
-    "tiny": Config((-0.5,), (5e-4, 0.1, 6), (1e-3, 0.9, 6)),
-}
 
 
 @dataclass(frozen=True)
@@ -388,13 +368,24 @@ FIG1 = Experiment(
     name="review-fig1",
     title="Figure 1 of the review: gradient descent and SAM between a sharp and a flat minimum on the line.",
     source="the review",
-    says=SAYS,
-    scales=SCALES,
+    says="Figure 1, on x²(x − 1)²/(x² + 0.0001): SAM is hard to stop where the landscape is sharp, goes through it "
+    "and gets the flatter minimum at 1; gradient descent sometimes stops at the sharper one at 0.",
+    scales={
+        "paper": Config(),
+        "quick": Config((-0.5, 0.02), (7e-5, 0.5, 48), (1e-4, 0.9, 36)),
+        "tiny": Config((-0.5,), (5e-4, 0.1, 6), (1e-3, 0.9, 6)),
+    },
     runs=runs,
     compute=one_by_one(row, steps),
     tables=tables,
     plots=plots,
     claims=claims,
-    notes=NOTES,
+    notes=(
+        "The review gives no start, learning rate or ρ. We map all of them: from each start and at each learning "
+        "rate, gradient descent and SAM with each ρ.",
+        "Gradient descent can rest at 0 only below a learning rate of 2/f''(0) = 0.0001. There SAM rests, for ρ "
+        "beyond the barrier, at x = ρ: its perturbed point x − ρ is then the sharp minimum itself.",
+        "Ends are judged over the last 500 steps; the number of steps grows as 1/lr.",
+    ),
     steps=steps,
 )

@@ -1,7 +1,4 @@
-"""Figures 3, 4 and 5 of the review: SGD, SAM and Adam on MNIST.
-
-samphire reproduce review-fig3 --root DIR
-"""
+"""Figures 3, 4 and 5 of the review: SGD, SAM and Adam on MNIST."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
+from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import METHODS, Clock, Run, Size
@@ -17,21 +15,6 @@ from samphire.statistics import Estimate, all_hold, fact, higher, lower
 
 __all__ = ["FIG3"]
 
-SAYS = (
-    "After 15000 gradient computations on 1000 digits, best of five runs: SAM's training loss is like SGD's and "
-    "Adam's is lower (figure 3); SAM's test loss is much below SGD's and no better than Adam's (figure 4); SAM's "
-    "generalization gap is about 80 % of SGD's, and Adam's is smaller still (figure 5)."
-)
-NOTES = (
-    mnist.SETTING,
-    mnist.RATES,
-    mnist.BUDGET,
-    "The review shows the best of five runs and does not say how it was chosen. We show means over all runs first; "
-    "the best run, by test loss at the end as the kindest reading, stands beside them.",
-    "Runs are trained together, so the seconds of one run are not known. Seconds are gradient computations times the "
-    "median time of one, measured with the methods taking turns, one network at a time, on the machine named below.",
-    "SAM around Adam is not in the review.",
-)
 COLUMNS = {"loss": "training loss", "test_loss": "test loss", "gap": "generalization gap"}
 FIRST_GRID_SEED = 100
 SIMILAR = 2.0  # a training loss is like SGD's if it is below this multiple of it
@@ -48,13 +31,6 @@ class Config:
     grid_gradients: int = 3000
     clock: int = 200
     size: Size = mnist.WHOLE
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config(seeds=3, gradients=2000, grid_seeds=1, grid_gradients=400, clock=50),
-    "tiny": Config(seeds=2, gradients=40, grid_seeds=1, grid_gradients=20, clock=10, size=mnist.TINY),
-}
 
 
 def runs(config: Config) -> list[Run | Clock]:
@@ -145,7 +121,7 @@ def claims(rows: list[Row]) -> list[report.Claim]:
         before, after = methods[than], methods[one]
         shown = f"{one} {mean(after, column)}, {than} {mean(before, column)}"
         top = f"The best runs have {one} {best(after)[column]:.3g}, {than} {best(before)[column]:.3g}."
-        return mnist.lower_claim(text, before, after, column, says=says, ours=shown, detail=top)
+        return lower_claim(text, before, after, column, says=says, ours=shown, detail=top)
 
     return [
         _similar_loss(methods["SAM"], methods["SGD"]),
@@ -177,8 +153,8 @@ def _similar_loss(sam: list[Row], sgd: list[Row]) -> report.Claim:
         lower(share, SIMILAR),
         ours=f"SAM {mean(sam, 'loss')}, SGD {mean(sgd, 'loss')}; ratio {share}",
         paper="similar",
-        detail=f"Similar is a ratio below {SIMILAR:g}, by its 95 % interval over seeds. SAM makes half as many steps "
-        "and stops short of a minimum.",
+        detail=f"Similar is a ratio below {SIMILAR:g}, by its 95 % interval over seeds. SAM makes half as many "
+        "steps and stops short of a minimum.",
     )
 
 
@@ -208,13 +184,29 @@ FIG3 = Experiment(
     name="review-fig3",
     title="Figures 3, 4 and 5 of the review: training loss, test loss and generalization gap on MNIST.",
     source="the review",
-    says=SAYS,
-    scales=SCALES,
+    says="After 15000 gradient computations on 1000 digits, best of five runs: SAM's training loss is like SGD's "
+    "and Adam's is lower (figure 3); SAM's test loss is much below SGD's and no better than Adam's (figure 4); "
+    "SAM's generalization gap is about 80 % of SGD's, and Adam's is smaller still (figure 5).",
+    scales={
+        "paper": Config(),
+        "quick": Config(seeds=3, gradients=2000, grid_seeds=1, grid_gradients=400, clock=50),
+        "tiny": Config(seeds=2, gradients=40, grid_seeds=1, grid_gradients=20, clock=10, size=mnist.TINY),
+    },
     runs=runs,
     compute=mnist.compute,
     tables=tables,
     plots=plots,
     claims=claims,
     data=mnist.DATA,
-    notes=NOTES,
+    notes=(
+        mnist.SETTING,
+        mnist.RATES,
+        mnist.BUDGET,
+        "The review shows the best of five runs and does not say how it was chosen. We show means over all runs "
+        "first; the best run, by test loss at the end as the kindest reading, stands beside them.",
+        "Runs are trained together, so the seconds of one run are not known. Seconds are gradient computations "
+        "times the median time of one, measured with the methods taking turns, one network at a time, on the "
+        "machine named below.",
+        "SAM around Adam is not in the review.",
+    ),
 )

@@ -1,7 +1,4 @@
-"""Label noise: does SAM resist it better than SGD?
-
-samphire reproduce review-labelnoise --root DIR
-"""
+"""Label noise: does SAM resist it better than SGD?"""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
+from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Run, Size
@@ -16,16 +14,6 @@ from samphire.experiments.rows import Row, by, collapsed, mean
 
 __all__ = ["LABEL_NOISE"]
 
-SAYS = "SAM improves robustness to label noise (section 2.3, of the original paper); why is not known (3.6)."
-NOTES = (
-    mnist.SETTING,
-    mnist.RATES,
-    "A wrong label is one of the other classes, each equally likely. The test labels are clean. The examples that "
-    "are wrong at one level are also wrong at the next.",
-    "SAM has half as many steps for the same gradient computations, and a network that trains for less time fits "
-    "less of the noise. So SGD is shown twice: after equally many gradient computations, and halfway, after equally "
-    "many steps.",
-)
 HALFWAY = "SGD, halfway"
 RHO = 0.1
 
@@ -39,13 +27,6 @@ class Config:
     seeds: int = 5
     gradients: int = 4000
     size: Size = mnist.WHOLE
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config((0.0, 0.4), (RHO, 0.2), seeds=3, gradients=1500),
-    "tiny": Config((0.0, 0.6), (RHO,), seeds=2, gradients=40, size=mnist.TINY),
-}
 
 
 def runs(config: Config) -> list[Run]:
@@ -107,7 +88,7 @@ def claims(rows: list[Row]) -> list[report.Claim]:
     for level in (level for level in methods["SGD"] if level > 0):
         shown = ", ".join(f"{name} {mean(cells[level], 'test_error')}" for name, cells in methods.items())
         judged += [
-            mnist.lower_claim(
+            lower_claim(
                 f"{level:.0%} wrong labels: SAM's test error is below SGD's after equally many {unit}.",
                 before=methods[other][level],
                 after=methods[_name(RHO)][level],
@@ -125,13 +106,25 @@ LABEL_NOISE = Experiment(
     name="review-labelnoise",
     title="Label noise: test error of SGD and SAM when some of the training labels are wrong.",
     source="the review",
-    says=SAYS,
-    scales=SCALES,
+    says="SAM improves robustness to label noise (section 2.3, of the original paper); why is not known (3.6).",
+    scales={
+        "paper": Config(),
+        "quick": Config((0.0, 0.4), (RHO, 0.2), seeds=3, gradients=1500),
+        "tiny": Config((0.0, 0.6), (RHO,), seeds=2, gradients=40, size=mnist.TINY),
+    },
     runs=runs,
     compute=mnist.compute,
     tables=tables,
     plots=plots,
     claims=claims,
     data=mnist.DATA,
-    notes=NOTES,
+    notes=(
+        mnist.SETTING,
+        mnist.RATES,
+        "A wrong label is one of the other classes, each equally likely. The test labels are clean. The examples "
+        "that are wrong at one level are also wrong at the next.",
+        "SAM has half as many steps for the same gradient computations, and a network that trains for less time "
+        "fits less of the noise. So SGD is shown twice: after equally many gradient computations, and halfway, "
+        "after equally many steps.",
+    ),
 )

@@ -1,7 +1,4 @@
-"""m-sharpness: fewer examples share a perturbation.
-
-samphire reproduce review-m --root DIR
-"""
+"""m-sharpness: fewer examples share a perturbation."""
 
 from __future__ import annotations
 
@@ -9,22 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
+from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Run, Size
 from samphire.experiments.rows import Row, by, collapsed, mean
 
 __all__ = ["M_SHARPNESS"]
-
-SAYS = "As m, the number of examples that share a perturbation, decreases, the minimum may generalize better."
-NOTES = (
-    mnist.SETTING,
-    mnist.RATES,
-    "A batch of 10 is cut into parts of m. Each part has its own perturbation, and the step is along the mean of "
-    "their gradients. m = 10 is SAM. All make the same number of steps: the two passes over all parts count as two "
-    "over the batch, although small parts take longer.",
-    "SGD has the same number of gradient computations, so twice as many steps.",
-)
 
 
 @dataclass(frozen=True)
@@ -36,13 +24,6 @@ class Config:
     seeds: int = 5
     gradients: int = 3000
     size: Size = mnist.WHOLE
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config((2, 10), (0.1,), seeds=3, gradients=1000),
-    "tiny": Config((5, 10), (0.1,), seeds=2, gradients=40, size=mnist.TINY),
-}
 
 
 def runs(config: Config) -> list[Run]:
@@ -98,7 +79,7 @@ def claims(rows: list[Row]) -> list[report.Claim]:
     for rho, some in _split(rows)[1].items():
         cells = by(some, "m")
         judged += [
-            mnist.lower_claim(
+            lower_claim(
                 f"ρ = {rho:g}: the {name} is lower at m = {min(cells)} than at m = {max(cells)}.",
                 before=cells[max(cells)],
                 after=cells[min(cells)],
@@ -116,13 +97,24 @@ M_SHARPNESS = Experiment(
     name="review-m",
     title="m-sharpness: test error against the number of examples that share a perturbation.",
     source="the review",
-    says=SAYS,
-    scales=SCALES,
+    says="As m, the number of examples that share a perturbation, decreases, the minimum may generalize better.",
+    scales={
+        "paper": Config(),
+        "quick": Config((2, 10), (0.1,), seeds=3, gradients=1000),
+        "tiny": Config((5, 10), (0.1,), seeds=2, gradients=40, size=mnist.TINY),
+    },
     runs=runs,
     compute=mnist.compute,
     tables=tables,
     plots=plots,
     claims=claims,
     data=mnist.DATA,
-    notes=NOTES,
+    notes=(
+        mnist.SETTING,
+        mnist.RATES,
+        "A batch of 10 is cut into parts of m. Each part has its own perturbation, and the step is along the mean "
+        "of their gradients. m = 10 is SAM. All make the same number of steps: the two passes over all parts count "
+        "as two over the batch, although small parts take longer.",
+        "SGD has the same number of gradient computations, so twice as many steps.",
+    ),
 )

@@ -1,4 +1,4 @@
-"""What the review's experiments on MNIST share: the network, a thousand digits, runs, rows, paired claims."""
+"""What the review's experiments on MNIST share: the network, a thousand digits, runs, rows."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from samphire.optim import SharpnessAware
 from samphire.optim.describe import in_use
 from samphire.optim.requests import Rule
 from samphire.progress import Progress, stretch
-from samphire.statistics import lower, paired
 from samphire.train import ModuleConfig, Problem, Result, fit_many, generator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "BUDGET", "DATA", "FAR", "GRID", "JUDGED", "METHODS", "RADIUS", "RATES", "SAM", "SETTING", "SGD", "TINY", "WHOLE",
-    "Clock", "Method", "Run", "Size", "at_epoch", "compute", "draw", "lower_claim",
+    "BUDGET", "DATA", "FAR", "GRID", "METHODS", "RADIUS", "RATES", "SAM", "SETTING", "SGD", "TINY", "WHOLE",
+    "Clock", "Method", "Run", "Size", "at_epoch", "compute", "draw",
 ]  # fmt: skip
 
 DATA = ("mnist",)
@@ -55,7 +54,6 @@ RATES = (
     "ρ = 0.05 is the default of SAM's authors."
 )
 BUDGET = "A gradient computation is a forward and a backward pass over a batch; a step of SAM has two."
-JUDGED = "Judged by the 95 % interval of the paired difference over seeds."
 
 
 class Method(NamedTuple):
@@ -337,31 +335,7 @@ def _measured(result: Result, target: float) -> Row:
     return {"target": target, "reached": True, "epoch": reached.epoch, **_rounded(values)}
 
 
-# Claims and pictures
-
-
-def lower_claim(
-    text: str, before: Iterable[Row], after: Iterable[Row], column: str, *, says: str, ours: str, detail: str = ""
-) -> report.Claim:
-    """A claim that a column is lower after than before, in pairs of equal seeds.
-
-    Args:
-        text: The claim.
-        before: Runs it is compared with.
-        after: Runs that should have the lower values.
-        column: What is compared.
-        says: What the review says.
-        ours: What we measured, without the difference.
-        detail: More on how it was judged.
-    """
-    difference = paired(before, after, column)
-    return report.Claim(
-        text,
-        lower(difference),
-        ours=f"{ours}; difference {difference}",
-        paper=says,
-        detail=f"{JUDGED} {detail}".rstrip(),
-    )
+# Pictures
 
 
 def at_epoch(row: Row, epoch: int) -> Row:
