@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from samphire import report
 from samphire.experiments.rows import Row
@@ -23,6 +23,7 @@ def lower_claim(
     detail: str = "",
     limit: float = 0.0,
     by: str = "seed",
+    within: Sequence[str] = (),
 ) -> report.Claim:
     """A claim that a column is lower after than before, in pairs.
 
@@ -35,7 +36,8 @@ def lower_claim(
         ours: What we measured, without the difference.
         detail: More on how it was judged.
         limit: The difference must be below it; a margin stated beforehand, for "not higher".
-        by: The column that makes pairs.
+        by: The column that makes an observation.
+        within: Further columns that must agree in a pair; see :func:`samphire.statistics.paired`.
 
     Example:
         >>> sgd, sam = ([{"seed": s, "error": e + 0.01 * s} for s in range(3)] for e in (0.3, 0.2))
@@ -43,7 +45,7 @@ def lower_claim(
         >>> claim.verdict, claim.ours
         ('holds', 'difference -0.1 (n=3), p = 0')
     """
-    difference = paired(before, after, column, by=by)
+    difference = paired(before, after, column, by, within)
     p = f", p = {difference.p:.2g}" if math.isfinite(difference.p) else ""
     return report.Claim(
         text,
