@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 
 from samphire import records, report
-from samphire.report import Claim, Estimate, Result, Table
+from samphire.report import Claim, Result, Table
+from samphire.statistics import Estimate, estimate
 
 NASTY = "<script>alert('x')</script> & \"quotes\" </style></td> ü"
 
@@ -54,7 +55,7 @@ def result(name="fig2", **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("estimate", "text"),
+    ("value", "text"),
     [
         (Estimate(0.1234, 0.0101, 10), "0.123 ± 0.010 (n=10)"),
         (Estimate(0.1234, 0.0099, 10), "0.1234 ± 0.0099 (n=10)"),
@@ -66,20 +67,20 @@ def result(name="fig2", **kwargs):
         (Estimate(math.nan, math.nan, 0), "– (n=0)"),
     ],
 )
-def test_estimates_show_two_digits_of_their_error(estimate, text):
-    assert str(estimate) == text
-    assert report.show(estimate) == text
+def test_estimates_show_two_digits_of_their_error(value, text):
+    assert str(value) == text
+    assert report.show(value) == text
 
 
 def test_estimate_of_runs():
     values = [0.1, 0.2, 0.4, 0.8]
-    ours = report.estimate(torch.tensor(values, dtype=torch.float64))
+    ours = estimate(torch.tensor(values, dtype=torch.float64))
     assert ours.mean == pytest.approx(statistics.fmean(values))
     assert ours.error == pytest.approx(np.std(values, ddof=1) / 2)
     assert ours.n == 4
-    assert math.isnan(report.estimate([1.0]).error)
-    assert math.isnan(report.estimate([1.0, math.nan]).mean)
-    assert report.estimate([]).n == 0
+    assert math.isnan(estimate([1.0]).error)
+    assert math.isnan(estimate([1.0, math.nan]).mean)
+    assert estimate([]).n == 0
 
 
 def test_cells():
@@ -178,7 +179,7 @@ def test_what_is_no_picture_is_refused():
 def test_importing_the_report_loads_no_matplotlib_and_drawing_no_pyplot():
     code = """
 import sys, samphire.report as report
-assert not {"matplotlib", "rich"} & set(sys.modules)
+assert not {"matplotlib", "rich", "jinja2"} & set(sys.modules)
 with report.figure() as (fig, axes):
     axes.plot([0, 1])
 report.png(fig)
@@ -191,15 +192,20 @@ assert "matplotlib.pyplot" not in sys.modules
 
 
 def test_summary_has_a_row_for_every_claim():
-    claims = [Claim("a", np.bool_(True)), Claim("b", False, "1", "2"), Claim("c", None)]
+    claims = [Claim("a", "holds"), Claim("b", "contradicted", "1", "2"), Claim("c", "open")]
     rows = report.summary(
         [result(claims=claims, seconds=2.0), result("fig3"), result("fig4", claims=claims[:1], error="e")]
     )
-    assert [row["verdict"] for row in rows] == ["holds", "does not hold", "not judged", "not judged", "failed"]
-    expected = {"figure": "fig2", "claim": "b", "ours": "1", "paper": "2", "verdict": "does not hold", "seconds": 2.0}
+    assert [row["verdict"] for row in rows] == ["holds", "contradicted", "open", "open", "failed"]
+    expected = {"figure": "fig2", "claim": "b", "ours": "1", "paper": "2", "verdict": "contradicted", "seconds": 2.0}
     assert rows[1] == expected
     assert rows[3]["claim"] == "Error against rho"
-    assert claims[0].holds is True
+
+
+@pytest.mark.parametrize("verdict", [True, None, "does not hold"])
+def test_a_verdict_is_one_of_three(verdict):
+    with pytest.raises(ValueError, match=f"must be one of holds, contradicted, open, got {verdict!r}"):
+        Claim("a", verdict)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../a", "a.b", '"'])
@@ -218,7 +224,7 @@ def full(name="fig2"):
         paper_says=NASTY + "says",
         figures=[picture(), report.png(picture(3.0))],
         tables=[Table([NASTY + "head", "n"], [[NASTY + "cell", 1]], NASTY + "caption")],
-        claims=[Claim(NASTY + "claim", False, NASTY + "ours", NASTY + "paper", NASTY + "detail")],
+        claims=[Claim(NASTY + "claim", "contradicted", NASTY + "ours", NASTY + "paper", NASTY + "detail")],
         notes=[NASTY + "note"],
         provenance={NASTY + "key": NASTY + "value"},
         seconds=83.2,
@@ -284,12 +290,12 @@ def test_pictures_are_inside_and_at_their_size():
 
 
 def test_links_land_and_summary_counts():
-    claims = [Claim("a", True), Claim("b", True), Claim("c", False)]
+    claims = [Claim("a", "holds"), Claim("b", "holds"), Claim("c", "contradicted")]
     parsed = Parsed(report.page([result(claims=claims, seconds=83.2), result("fig3"), result("fig4", error="e")]))
     assert {href[1:] for href in parsed.values("href")} == set(parsed.values("id")) == {"fig2", "fig3", "fig4"}
     text = "".join(parsed.texts)
-    said = "Of what the paper claims, 2 hold, 1 does not hold, 1 is not judged, 1 could not be computed."
-    assert f"{said} Computed in 1 min 23 s." in text
+    counts = "Of what the paper claims, 2 hold, 1 is contradicted, 1 is open, 1 could not be computed."
+    assert f"{counts} Computed in 1 min 23 s." in text
     assert parsed.values("rowspan") == ["3", "3", "1", "1", "1", "1"]
 
 

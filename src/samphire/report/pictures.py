@@ -8,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from samphire.report.cells import Estimate
+from samphire.statistics import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = ["PALETTE", "PIXELS", "curve", "figure", "png"]
+
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
-PIXELS = 2  # PNG pixels per CSS pixel, of which there are 96 to the inch
+PIXELS = 2  # PNG pixels per CSS pixel; an inch has 96 CSS pixels
 _RC: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 10.5,
@@ -74,7 +76,7 @@ def curve(axes: Axes, x: Sequence[float], y: Sequence[Estimate], label: str, **k
 
     Args:
         axes: Where.
-        x: Abscissas.
+        x: Positions on the x axis.
         y: One estimate for each.
         label: For the legend.
         **kwargs: For matplotlib's ``plot``.

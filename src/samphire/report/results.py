@@ -1,4 +1,4 @@
-"""Claims, and the results that bear them out or do not."""
+"""Claims, and the results that support or contradict them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from samphire.statistics import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+__all__ = ["Claim", "Result", "summary"]
 
 
 @dataclass(frozen=True)

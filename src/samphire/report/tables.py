@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from samphire.report.cells import Estimate, scalar, show, strict
+from samphire.report.cells import scalar, show, strict
+from samphire.statistics import Estimate
 
 if TYPE_CHECKING:
     import rich.table
+
+__all__ = ["Table", "rich_table", "table", "text", "to_csv", "to_json"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,14 @@ class Table:
                     f"{', '.join(self.columns)}, got {len(row)}."
                 )
 
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """For each column, whether it has only numbers."""
+        return tuple(
+            any(cell is not None for cell in column) and all(cell is None or _is_number(cell) for cell in column)
+            for column in zip(*self.rows, strict=True)
+        ) or (False,) * len(self.columns)
+
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None, caption: str = "") -> Table:
     """A table from rows as :mod:`samphire.records` stores them.
@@ -71,8 +82,8 @@ def rich_table(table: Table) -> rich.table.Table:
     from rich.text import Text
 
     shown = RichTable(title=Text(table.caption) if table.caption else None, title_justify="left")
-    for i, name in enumerate(table.columns):
-        shown.add_column(Text(name), justify="right" if is_numeric(table, i) else "left")
+    for name, numeric in zip(table.columns, table.numeric, strict=True):
+        shown.add_column(Text(name), justify="right" if numeric else "left")
     for row in table.rows:
         shown.add_row(*(Text(show(cell)) for cell in row))
     return shown
@@ -141,13 +152,11 @@ def to_json(rows: Iterable[Mapping[str, Any]]) -> str:
     return json.dumps([strict(row) for row in rows], indent=1, ensure_ascii=False, allow_nan=False)
 
 
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, (int, float, Estimate)) and not isinstance(cell, bool)
+
+
 def _parts(cell: Any, wide: bool) -> list[Any]:
     if not wide:
         return [cell]
     return [cell.mean, cell.error, cell.n] if isinstance(cell, Estimate) else [cell, None, None]
-
-
-def is_numeric(table: Table, i: int) -> bool:
-    """Whether a column has numbers alone."""
-    cells = [row[i] for row in table.rows if row[i] is not None]
-    return bool(cells) and all(isinstance(c, (int, float, Estimate)) and not isinstance(c, bool) for c in cells)
