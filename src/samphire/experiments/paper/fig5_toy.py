@@ -40,8 +40,8 @@ FIG5_TOY = Experiment(
     title="Figure 5, the toy: at the phantom parameter the importance weights are spread more evenly.",
     source="the paper",
     says="Lorenz curves of the importance weights: within an LSAM checkpoint the weights at the phantom parameter "
-    "are closer to uniform than those at the real one, and so are LSAM's (phantom) against those of an SGD checkpoint "
-    "(real).",
+    "are closer to uniform than those at the real one, and so are LSAM's (phantom) against those of an SGD "
+    "checkpoint (real).",
     scales=weights.SCALES,
     runs=weights.runs,
     compute=weights.COMPUTE,
