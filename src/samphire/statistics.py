@@ -18,8 +18,8 @@ Interval = tuple[float, float]
 
 __all__ = [
     "LEVEL", "Difference", "Estimate", "Interval", "Verdict",
-    "all_hold", "by_p", "equal", "estimate", "falling", "fact", "higher", "lower", "not_higher", "paired", "raised", "rising",
-    "verdict",
+    "all_hold", "by_p", "equal", "estimate", "falling", "fact", "higher", "lower", "not_higher", "paired",
+    "raised", "rising", "verdict",
 ]  # fmt: skip
 
 

@@ -1,15 +1,17 @@
-"""Rows of runs in groups, and their means."""
+"""Rows of runs in groups, their means, and how claims about them are judged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from samphire.statistics import Estimate, estimate
 
 Row = dict[str, Any]
+JUDGED = "Judged by the 95 % interval over seeds; runs that are compared are paired by seed."
 
-__all__ = ["Row", "by", "collapsed", "mean"]
+__all__ = ["JUDGED", "Row", "by", "collapsed", "mean", "usable"]
 
 
 def by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
@@ -29,6 +31,12 @@ def by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
 def mean(rows: Iterable[Row], column: str) -> Estimate:
     """The mean over runs that did not collapse, with its standard error and their number."""
     return estimate(row[column] for row in rows if not row["collapsed"])
+
+
+def usable(rows: Sequence[Row], column: str) -> Estimate:
+    """The mean over runs that did not collapse; nan, which judges nothing, if most of them did."""
+    known = mean(rows, column)
+    return known if 2 * known.n >= len(rows) else Estimate(math.nan, math.nan, known.n)
 
 
 def collapsed(rows: Iterable[Row]) -> str:

@@ -1,30 +1,16 @@
-"""Figure 6, the toy: LSAM hears points more that the easy feature fits well and the hard one poorly.
-
-samphire reproduce fig6-toy
-"""
+"""Figure 6, the toy: importance weights by what fits a point, at one checkpoint."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from samphire import report
-from samphire.experiments import Row, by, weights
+from samphire.experiments.experiment import Experiment
+from samphire.experiments.paper import importance_weights as weights
+from samphire.experiments.rows import Row, by
 
-PAPER_SAYS = (
-    "Points that the easy feature fits poorly are assigned less importance by SAM, points that the hard feature fits "
-    "poorly more: LSAM up-weights what is well fit by the easy but poorly fit by the hard feature."
-)
-NOTES = (
-    *weights.NOTES,
-    f"The checkpoint is that of epoch {weights.SHOWN}; bins are 1 wide in the easy and 0.5 in the hard contribution.",
-    "Captions 6 and 9 print y v_easy Φ_hard for the hard contribution; read y v_hard Φ_hard.",
-    "By itself a poor hard fit does not raise the weight: that needs E[λ y Φ_hard] ≤ 0. It does among points of "
-    "equal real weight (P3), which is the form that holds.",
-)
-SCALES = weights.CONFIGS
-TRAINING = weights.TRAINING
-runs = weights.runs
-row = weights.row
+__all__ = ["COLUMNS", "FIG6_TOY"]
+
 COLUMNS = {"real": "real, λ", "phantom": "phantom, λ̃", "ratio": "gain in share, λ̃/λ"}
 
 
@@ -35,11 +21,10 @@ def tables(rows: list[Row]) -> list[report.Table]:
 
 def plots(rows: list[Row]) -> list[Any]:
     """A figure for each head."""
-    groups = by(weights.checkpoints(rows, weights.SHOWN), "train_head")
-    return [_plot(trained, group) for trained, group in groups.items()]
+    return [_plot(group) for group in by(weights.checkpoints(rows, weights.SHOWN), "setting").values()]
 
 
-def _plot(trained: bool, rows: list[Row]) -> Any:
+def _plot(rows: list[Row]) -> Any:
     cells = by(rows, "algorithm")
     with report.figure(len(cells), 3, (9.5, 5.6), squeeze=False, sharex=True, sharey=True) as (figure, axes):
         for line, (name, group) in zip(axes, cells.items(), strict=True):
@@ -52,10 +37,34 @@ def _plot(trained: bool, rows: list[Row]) -> Any:
         weights.fit_limits(axes[0, 0], rows)
         figure.colorbar(drawn[0], ax=axes[:, :2], label="median importance weight", extend="min")
         figure.colorbar(drawn[2], ax=axes[:, 2], label="relative to the mean", extend="both")
-        figure.suptitle(f"{weights.head(trained)}, ρ = {weights.RHOS[trained]:g}, epoch {rows[0]['epoch']}")
+        figure.suptitle(f"{rows[0]['setting']}, epoch {rows[0]['epoch']}")
     return figure
 
 
 def claims(rows: list[Row]) -> list[report.Claim]:
-    """Whom the phantom parameter hears more."""
+    """Which points the phantom parameter weights more."""
     return weights.fit_claims(weights.checkpoints(rows, weights.SHOWN))
+
+
+FIG6_TOY = Experiment(
+    name="fig6-toy",
+    title="Figure 6, the toy: LSAM gives more weight to points that the easy feature fits well and the hard one "
+    "poorly.",
+    source="the paper",
+    says="Points that the easy feature fits poorly are assigned less importance by SAM, points that the hard feature "
+    "fits poorly more: LSAM up-weights what is well fit by the easy but poorly fit by the hard feature.",
+    scales=weights.SCALES,
+    runs=weights.runs,
+    compute=weights.COMPUTE,
+    tables=tables,
+    plots=plots,
+    claims=claims,
+    notes=(
+        *weights.NOTES,
+        f"The checkpoint is that of epoch {weights.SHOWN}; bins are 1 wide in the easy and 0.5 in the hard "
+        "contribution.",
+        "Captions 6 and 9 print y v_easy Φ_hard for the hard contribution; read y v_hard Φ_hard.",
+        "By itself a poor hard fit does not raise the weight: that needs E[λ y Φ_hard] ≤ 0. It does among points of "
+        "equal real weight (P3), which is the form that holds.",
+    ),
+)

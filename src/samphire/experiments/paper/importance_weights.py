@@ -1,8 +1,8 @@
 """What figures 5, 6, 8 and 9 share: the toy's checkpoints, and numbers, claims and pictures of importance weights.
 
-Not an experiment of its own. Figures 5 and 6 show one checkpoint of the runs that figures 8 and 9 show at all of
-theirs, so the four share their runs and rows. Numbers, claims and pictures serve real networks as well
-(:mod:`samphire.experiments.real_weights`).
+Figures 5 and 6 show one checkpoint of the runs that figures 8 and 9 show at all of theirs, so the four share their
+runs and rows. Numbers, claims and pictures serve networks on images as well
+(:mod:`samphire.experiments.paper.image_weights`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from samphire import mechanisms, report
-from samphire.experiments import Row, by
+from samphire.experiments.experiment import train_each
+from samphire.experiments.paper.toy import algorithm, head
+from samphire.experiments.rows import JUDGED, Row, by, mean, usable
+from samphire.statistics import Difference, Estimate, all_hold, estimate, higher, paired
 from samphire.train import Checkpoint, Result, ToyConfig, generator
+
+__all__ = [
+    "BINS", "COMPUTE", "NOTES", "RHOS", "SCALES", "SHOWN", "Bins", "Config",
+    "batches", "cells", "checkpoints", "draw_lorenz", "draw_medians", "features", "fit_claims", "fit_limits",
+    "fit_table", "measured", "phantom_weights", "rounded", "row", "runs", "setting", "uniformity_claims",
+    "uniformity_table",
+]  # fmt: skip
 
 EPOCHS = (1, 5, 10, 25, 50, 100)
 SHOWN = 10  # the epoch of figures 5 and 6: few training errors are left, and the spiral is not learned
 RHOS = {True: 1.0, False: 0.5}  # trained head, head frozen at (1, 1): there rho < v_easy, so v~_easy stays positive
-TRAINING = {"checkpoints": EPOCHS, "keep_weights": True}
-EASY_BINS, HARD_BINS = torch.linspace(-8, 24, 33).double(), torch.linspace(-6, 10, 33).double()
 Bins = tuple[Tensor, Tensor]
-BINS: Bins = EASY_BINS, HARD_BINS
+BINS: Bins = torch.linspace(-8, 24, 33).double(), torch.linspace(-6, 10, 33).double()  # easy, hard
 CURVE = 60  # steps of a stored Lorenz curve
 NOTES = (
     "The paper gives neither ρ nor epochs nor seeds. We take ρ = 1 with a trained head (the text) and ρ = 0.5 with "
@@ -44,7 +53,7 @@ class Config:
     epochs: int = 100
 
 
-CONFIGS = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
+SCALES = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
 
 
 def runs(config: Config) -> list[ToyConfig]:
@@ -89,6 +98,9 @@ def row(result: Result) -> Row:
     }
 
 
+COMPUTE = train_each(row, checkpoints=EPOCHS, keep_weights=True)
+
+
 def _measured(config: ToyConfig, checkpoint: Checkpoint) -> Row:
     assert checkpoint.weights is not None
     phi, y, v = features(config, checkpoint.weights)
@@ -101,7 +113,7 @@ def _measured(config: ToyConfig, checkpoint: Checkpoint) -> Row:
 
 
 def measured(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
-    """How evenly the weights of a checkpoint are spread, and whom the phantom parameter hears more."""
+    """How evenly the weights of a checkpoint are spread, and which points the phantom parameter weights more."""
     spread: Row = {}
     for name, lam in (("real", real), ("phantom", phantom)):
         spread |= {
@@ -109,9 +121,9 @@ def measured(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
             f"gini_{name}": float(mechanisms.gini(lam)),
             f"ess_{name}": float(mechanisms.effective_sample_size(lam)),
             f"mean_{name}": float(lam.mean()),
-            f"share_{name}": float(lam[leaning(easy, hard)].sum() / lam.sum()),
+            f"share_{name}": float(lam[_leaning(easy, hard)].sum() / lam.sum()),
         }
-    return spread | gains(real, phantom, easy, hard)
+    return spread | _gains(real, phantom, easy, hard)
 
 
 def _curve(lam: Tensor) -> list[float]:
@@ -120,16 +132,16 @@ def _curve(lam: Tensor) -> list[float]:
     return rounded(np.interp(np.linspace(0, len(lam), CURVE + 1), np.arange(len(whole)), whole))
 
 
-def leaning(easy: Tensor, hard: Tensor) -> Tensor:
+def _leaning(easy: Tensor, hard: Tensor) -> Tensor:
     """Which points the easy feature fits better than it fits most, and the hard one worse."""
     return (easy > easy.median()) & (hard < hard.median())
 
 
-def gains(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
+def _gains(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
     """Rank correlations of a point's gain in weight with what fits it; the last at equal real weight."""
     gain = phantom.log() - real.log()
-    ranks = torch.stack([t.argsort().argsort().double() for t in (gain, easy, hard, real)])
-    of_gain, _, of_hard, of_real = torch.corrcoef(ranks)
+    ranks = rankdata(torch.stack([gain, easy, hard, real]).cpu(), axis=1)
+    of_gain, _, of_hard, of_real = torch.from_numpy(np.corrcoef(ranks))
     matched = (of_gain[2] - of_gain[3] * of_hard[3]) / ((1 - of_gain[3] ** 2) * (1 - of_real[2] ** 2)).sqrt()
     return {"gain_easy": float(of_gain[1]), "gain_hard": float(of_gain[2]), "gain_hard_matched": float(matched)}
 
@@ -147,114 +159,100 @@ def rounded(values: Tensor | Iterable[float]) -> list[float]:
     return [float(f"{float(v):.4g}") for v in values]
 
 
-# What the figures ask of rows
+# What the figures read from rows
 
 
 def checkpoints(rows: Iterable[Row], epoch: int | None = None) -> list[Row]:
-    """One row for each run that did not collapse and each of its checkpoints, or the last up to an epoch."""
+    """One row for each run and each of its checkpoints, or the last up to an epoch."""
     chosen = []
     for run in rows:
-        if run["collapsed"]:
-            continue
         known = [c for c in run["checkpoints"] if epoch is None or c["epoch"] <= epoch]
         settings = {name: run[name] for name in ("seed", "rho", "train_head", "collapsed")}
-        settings["setting"] = f"{head(run['train_head'])}, ρ = {RHOS[run['train_head']]:g}"
-        for checkpoint in known if epoch is None else known[-1:]:
-            chosen.append({**settings, "algorithm": algorithm(run), **checkpoint})
+        settings |= {"setting": setting(run["train_head"]), "algorithm": algorithm(run)}
+        chosen += [settings | checkpoint for checkpoint in (known if epoch is None else known[-1:])]
     return chosen
 
 
-def algorithm(row: Row) -> str:
-    """The name in tables and pictures."""
-    return "LSAM" if row["rho"] else "SGD"
+def setting(train_head: bool) -> str:
+    """Head and radius, for titles."""
+    return f"{head(train_head)}, ρ = {RHOS[train_head]:g}"
 
 
-def head(train_head: bool) -> str:
-    """What the head does, for titles."""
-    return "trained head" if train_head else "frozen head"
+def _trained(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if not row["collapsed"]]
 
 
-def gain(first: Iterable[Row], second: Iterable[Row], value: Callable[[Row], float]) -> report.Estimate:
-    """The mean of second minus first over the seeds that both have, without collapsed runs."""
-    a, b = ({row["seed"]: row for row in rows if not row["collapsed"]} for rows in (first, second))
-    return report.estimate(value(b[seed]) - value(a[seed]) for seed in a if seed in b)
+Change = Callable[[list[Row]], Difference | Estimate]
 
 
-def rises(change: report.Estimate) -> bool:
-    """Whether a change is above zero by more than two of its standard errors."""
-    return change.mean > 2 * change.error
-
-
-def at_every_epoch(
-    text: str, change: Callable[[list[Row]], report.Estimate], rows: Sequence[Row], paper: str, detail: str = ""
-) -> report.Claim:
-    """A claim that some change is above zero at every checkpoint that the rows have."""
-    found = {epoch: change(group) for epoch, group in by(rows, "epoch").items()}
-    failed = [str(epoch) for epoch, estimate in found.items() if not rises(estimate)]
-    several = len(found) > 1
-    return report.Claim(
-        text,
-        bool(found) and not failed,
-        ours="; ".join(f"epoch {epoch}: {e}" if several else str(e) for epoch, e in found.items()),
-        paper=paper,
-        detail=detail + (f" Fails at epoch {', '.join(failed)}." if failed and several else ""),
-    )
+def _at_every_epoch(text: str, change: Change, rows: Sequence[Row], paper: str, detail: str) -> report.Claim:
+    """The claim that a change is above zero at every checkpoint that the rows have."""
+    changes = {epoch: change(group) for epoch, group in by(rows, "epoch").items()}
+    verdicts = {epoch: higher(known) for epoch, known in changes.items()}
+    several = len(changes) > 1
+    for other in ("contradicted", "open"):
+        epochs = [str(epoch) for epoch, verdict in verdicts.items() if several and verdict == other]
+        detail += f" {other.capitalize()} at epoch {', '.join(epochs)}." if epochs else ""
+    ours = "; ".join(f"epoch {epoch}: {known}" if several else str(known) for epoch, known in changes.items())
+    return report.Claim(text, all_hold(verdicts.values()), ours, paper, f"{JUDGED} {detail}")
 
 
 def uniformity_table(rows: list[Row]) -> report.Table:
     """Gini coefficient and effective sample size of the weights."""
+    columns = {
+        "gini_real": "Gini, real",
+        "gini_phantom": "Gini, phantom",
+        "ess_real": "effective sample, real",
+        "ess_phantom": "effective sample, phantom",
+        "train_error": "training error",
+    }
+    return _table(rows, columns, "Importance weights of training points; mean over seeds ± standard error.")
+
+
+def _table(rows: list[Row], columns: dict[str, str], caption: str) -> report.Table:
     lines = [
-        [setting, name, epoch, *(estimate(group, c) for c in ("gini_real", "gini_phantom")),
-         *(estimate(group, c) for c in ("ess_real", "ess_phantom")), estimate(group, "train_error")]
-        for (setting, name, epoch), group in by(rows, "setting", "algorithm", "epoch").items()
-    ]  # fmt: skip
-    columns = ["setting", "checkpoint", "epoch", "Gini, real", "Gini, phantom", "effective sample, real",
-               "effective sample, phantom", "training error"]  # fmt: skip
-    return report.Table(columns, lines, "Importance weights of training points; mean over seeds ± standard error.")
-
-
-def estimate(rows: Iterable[Row], column: str) -> report.Estimate:
-    """The mean of a column."""
-    return report.estimate(row[column] for row in rows)
+        [*key, *(mean(group, column) for column in columns)]
+        for key, group in by(rows, "setting", "algorithm", "epoch").items()
+    ]
+    return report.Table(["setting", "checkpoint", "epoch", *columns.values()], lines, caption)
 
 
 def uniformity_claims(rows: list[Row]) -> list[report.Claim]:
     """Both comparisons of figure 5, for each setting."""
 
-    def within(group: list[Row]) -> report.Estimate:
-        return report.estimate(row["gini_real"] - row["gini_phantom"] for row in group if row["rho"])
+    def within(group: list[Row]) -> Difference:
+        aware, _ = _aware_and_sgd(group)
+        return paired(aware, aware, ("gini_phantom", "gini_real"))
 
-    def across(group: list[Row]) -> report.Estimate:
-        aware, sgd = ([row for row in group if bool(row["rho"]) == climbs] for climbs in (True, False))
-        return gain(aware, sgd, lambda row: row["gini_phantom" if row["rho"] else "gini_real"])
+    def across(group: list[Row]) -> Difference:
+        return paired(*_aware_and_sgd(group), ("gini_phantom", "gini_real"))
 
-    judged = []
-    for setting, group in by(rows, "setting").items():
-        name = _aware(group)
-        judged += [
-            at_every_epoch(
-                f"Within {name}'s checkpoint the phantom weights are more uniform than the real ones ({setting}).",
+    claims = []
+    for place, group in by(rows, "setting").items():
+        name = _aware_and_sgd(group)[0][0]["algorithm"]
+        claims += [
+            _at_every_epoch(
+                f"Within {name}'s checkpoint the phantom weights are more uniform than the real ones ({place}).",
                 within, group, "more uniform", "Gini of the real weights minus that of the phantom weights.",
             ),
-            at_every_epoch(
-                f"The weights of {name}'s updates are more uniform than those of SGD's ({setting}).",
+            _at_every_epoch(
+                f"The weights of {name}'s updates are more uniform than those of SGD's ({place}).",
                 across, group, "more uniform", f"Gini of SGD's real weights minus that of {name}'s phantom weights.",
             ),
         ]  # fmt: skip
-    return judged
+    return claims
 
 
-def _aware(rows: Iterable[Row]) -> str:
-    """The name of the sharpness-aware algorithm among rows."""
-    return next(row["algorithm"] for row in rows if row["rho"])
+def _aware_and_sgd(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    return [row for row in rows if row["rho"]], [row for row in rows if not row["rho"]]
 
 
 def draw_lorenz(axes: Any, rows: list[Row]) -> None:
     """Mean Lorenz curves: SGD and LSAM, real and phantom."""
-    for color, (name, group) in zip(report.PALETTE, by(rows, "algorithm").items(), strict=False):
+    for color, (name, group) in zip(report.PALETTE, by(_trained(rows), "algorithm").items(), strict=False):
         for where, line in (("real", "--"), ("phantom", "-")):
             curves = zip(*(row[f"lorenz_{where}"] for row in group), strict=True)
-            means = [report.estimate(points) for points in curves]
+            means = [estimate(points) for points in curves]
             x = [k / (len(means) - 1) for k in range(len(means))]
             report.curve(axes, x, means, f"{name}, {where}", color=color, linestyle=line, marker="")
     axes.plot([0, 1], [0, 1], color="#777777", linestyle=":", linewidth=1, label="uniform")
@@ -263,16 +261,12 @@ def draw_lorenz(axes: Any, rows: list[Row]) -> None:
 
 
 def fit_table(rows: list[Row]) -> report.Table:
-    """Who gains weight at the phantom parameter."""
-    lines = [
-        [setting, name, epoch, *(estimate(group, column) for column in _FIT)]
-        for (setting, name, epoch), group in by(rows, "setting", "algorithm", "epoch").items()
-    ]
+    """Which points gain weight at the phantom parameter."""
     caption = (
         "Share of the weight on points fit well by the easy and poorly by the hard feature (above and below the "
         "median), and rank correlations of log(λ̃/λ) with the contributions; mean over seeds ± standard error."
     )
-    return report.Table(["setting", "checkpoint", "epoch", *_FIT.values()], lines, caption)
+    return _table(rows, _FIT, caption)
 
 
 _FIT = {
@@ -285,43 +279,37 @@ _FIT = {
 
 
 def fit_claims(rows: list[Row]) -> list[report.Claim]:
-    """Whom the phantom parameter of LSAM or SAM hears more, for each setting."""
-    judged = []
-    for setting, group in by((row for row in rows if row["rho"]), "setting").items():
-        judged += [
-            at_every_epoch(text.format(setting), _mean_of(value), group, paper, detail)
-            for text, value, paper, detail in _FIT_CLAIMS
-        ]
-    return judged
+    """Which points the phantom parameter of LSAM or SAM weights more, for each setting."""
+    return [
+        _at_every_epoch(text.format(place), change, group, paper, detail)
+        for place, group in by((row for row in rows if row["rho"]), "setting").items()
+        for text, change, paper, detail in _FIT_CLAIMS
+    ]
 
 
-def _mean_of(value: Callable[[Row], float]) -> Callable[[list[Row]], report.Estimate]:
-    return lambda rows: report.estimate(map(value, rows))
-
-
-_FIT_CLAIMS: tuple[tuple[str, Callable[[Row], float], str, str], ...] = (
+_FIT_CLAIMS: tuple[tuple[str, Change, str, str], ...] = (
     (
         "Points fit well by the easy and poorly by the hard feature get a larger share of the weight at the phantom "
         "parameter ({}).",
-        lambda row: row["share_phantom"] - row["share_real"],
+        lambda rows: paired(rows, rows, ("share_real", "share_phantom")),
         "up-weighted",
         "Share at the phantom minus share at the real parameter.",
     ),
     (
         "Points that the easy feature fits poorly lose weight ({}).",
-        lambda row: row["gain_easy"],
+        lambda rows: usable(rows, "gain_easy"),
         "less importance",
         "Rank correlation of log(λ̃/λ) with the easy contribution.",
     ),
     (
         "Points that the hard feature fits poorly gain weight ({}).",
-        lambda row: -row["gain_hard"],
+        lambda rows: -usable(rows, "gain_hard"),
         "more importance",
         "Minus the rank correlation of log(λ̃/λ) with the hard contribution.",
     ),
     (
         "Of points with equal real weight, those that the hard feature fits poorly gain weight ({}).",
-        lambda row: -row["gain_hard_matched"],
+        lambda rows: -usable(rows, "gain_hard_matched"),
         "not separated",
         "As before, but the partial correlation at equal λ: our form of the claim (P3).",
     ),
@@ -331,7 +319,7 @@ _FIT_CLAIMS: tuple[tuple[str, Callable[[Row], float], str, str], ...] = (
 def draw_medians(axes: Any, rows: list[Row], which: str, bins: Bins = BINS, most: float = 100) -> Any:
     """Median weight by contribution, averaged over seeds: at the real or the phantom parameter, or their ratio.
 
-    The ratio is of shares: each weight over the mean weight, so that a common factor does not show. Its colours end
+    The ratio is of shares: each weight over the mean weight, so that a common factor does not show. Its colors end
     at ``most`` and at 1 / ``most``.
     """
     from matplotlib.colors import LogNorm
@@ -350,14 +338,15 @@ def draw_medians(axes: Any, rows: list[Row], which: str, bins: Bins = BINS, most
 def fit_limits(axes: Any, rows: list[Row], bins: Bins = BINS) -> None:
     """Show the bins that hold points, on axes that share their limits."""
     for index, (edges, limit) in enumerate(zip(bins, (axes.set_xlim, axes.set_ylim), strict=True)):
-        used = [cell[index] for row in rows for cell in row["cells"]]
-        limit(float(edges[min(used)]) - 0.5, float(edges[max(used) + 1]) + 0.5)
+        used = [cell[index] for row in _trained(rows) for cell in row["cells"]]
+        if used:
+            limit(float(edges[min(used)]) - 0.5, float(edges[max(used) + 1]) + 0.5)
 
 
 def _mean_grid(rows: list[Row], which: str, bins: Bins) -> Tensor:
     """Geometric mean over seeds of each bin's median; nan where no seed has a point."""
     total, count = (torch.zeros(*(len(edges) - 1 for edges in bins)).double() for _ in range(2))
-    for row in rows:
+    for row in _trained(rows):
         for i, j, real, phantom in row["cells"]:
             ratio = (phantom / row["mean_phantom"]) / (real / row["mean_real"])
             total[i, j] += math.log({"real": real, "phantom": phantom, "ratio": ratio}[which])

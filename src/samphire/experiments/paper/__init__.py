@@ -1,0 +1,22 @@
+"""The experiments of the paper, in its order."""
+
+from samphire.experiments.experiment import Experiment
+from samphire.experiments.paper.fig1 import FIG1
+from samphire.experiments.paper.fig2 import FIG2
+from samphire.experiments.paper.fig3 import FIG3
+from samphire.experiments.paper.fig4 import FIG4
+from samphire.experiments.paper.fig5_toy import FIG5_TOY
+from samphire.experiments.paper.fig6_toy import FIG6_TOY
+from samphire.experiments.paper.fig7 import FIG7
+from samphire.experiments.paper.fig8_toy import FIG8_TOY
+from samphire.experiments.paper.fig9_toy import FIG9_TOY
+from samphire.experiments.paper.fig10 import FIG10
+from samphire.experiments.paper.fig11 import FIG11
+from samphire.experiments.paper.scoreboard import SCOREBOARD
+from samphire.experiments.paper.theory import THEORY
+
+PAPER: tuple[Experiment, ...] = (
+    FIG1, FIG2, FIG3, FIG4, FIG5_TOY, FIG6_TOY, FIG7, FIG8_TOY, FIG9_TOY, FIG10, FIG11, SCOREBOARD, THEORY,
+)  # fmt: skip
+
+__all__ = ["PAPER"]
