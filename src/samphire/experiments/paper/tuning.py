@@ -204,9 +204,8 @@ def spread(values: Iterable[float], places: int = 2) -> str:
     """
     values = list(values)
     known = estimate(value for value in values if math.isfinite(value))
-    numbers = [f"{number:.{places}f}" for number in (known.mean, known.deviation) if math.isfinite(number)]
     lost = f" of {len(values)}" if known.n < len(values) else ""
-    return f"{' ± '.join(numbers) or '–'} (n={known.n}{lost})"
+    return f"{known.spread(f'.{places}f')} (n={known.n}{lost})"
 
 
 def by_difficulty(row: Row) -> tuple[str, str]:
