@@ -341,13 +341,7 @@ IMAGE_FIGURES = {
     )
     for number, toy, (table, plot, claims), middle, title in (
         (5, FIG5_TOY, UNIFORMITY, True, "at the phantom parameter the importance weights are spread more evenly."),
-        (
-            6,
-            FIG6_TOY,
-            FIT,
-            True,
-            "SAM gives weight to images that the easy feature fits well and the hard one poorly.",
-        ),
+        (6, FIG6_TOY, FIT, True, "SAM gives more weight to images that only the easy feature fits well."),
         (8, FIG8_TOY, UNIFORMITY, False, "the phantom weights are spread more evenly throughout training."),
         (9, FIG9_TOY, FIT, False, "which images SAM gives more weight, over the duration of training."),
     )
