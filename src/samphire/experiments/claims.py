@@ -40,10 +40,11 @@ def lower_claim(
         within: Further columns that must agree in a pair; see :func:`samphire.statistics.paired`.
 
     Example:
-        >>> sgd, sam = ([{"seed": s, "error": e + 0.01 * s} for s in range(3)] for e in (0.3, 0.2))
-        >>> claim = lower_claim("SAM's error is lower.", sgd, sam[::-1], "error", says="lower")
+        >>> sgd = [{"seed": s, "error": 0.5} for s in range(3)]
+        >>> sam = [{"seed": s, "error": 0.25 + 0.0625 * s} for s in range(3)]
+        >>> claim = lower_claim("SAM's error is lower.", sgd, sam, "error", says="lower")
         >>> claim.verdict, claim.ours
-        ('holds', 'difference -0.1 (n=3), p = 0')
+        ('holds', 'difference -0.188 ± 0.036 (n=3), p = 0.035')
     """
     difference = paired(before, after, column, by, within)
     p = f", p = {difference.p:.2g}" if math.isfinite(difference.p) else ""
