@@ -6,11 +6,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from samphire.experiments.tuned import Tuning, compared
 
 import trees
 from samphire import experiments, records, report, sweep
 from samphire.experiments import table1, table2, tuned
-from samphire.experiments.tuned import Tuning, compared
 
 
 def run(rule, seed, test, easy, hard, lr=0.05, rho=0.1, state="done"):

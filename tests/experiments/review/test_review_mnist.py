@@ -14,31 +14,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from samphire import experiments, report
+from samphire import experiments, records, report
 from samphire.data.arrays import write_idx
-from samphire.experiments import (
-    Places,
-    mnist,
-    review_averaging,
-    review_bias,
-    review_fig3,
-    review_labelnoise,
-    review_m,
-    review_sparse,
-)
-from samphire.experiments.mnist import METHODS, SAM, SGD, Clock, Run
+from samphire.experiments import EXPERIMENTS, Places
+from samphire.experiments.claims import lower_claim
+from samphire.experiments.review import averaging, bias, fig3, mnist
+from samphire.experiments.review.mnist import METHODS, SAM, SGD, Clock, Run
 from samphire.landscape import Landscape, average_sharpness, sharpness
+from samphire.progress import silent
 from samphire.train import fit_many
 
 NARROW = (784, 32, 10)
-MODULES = {
-    "review-fig3": review_fig3,
-    "review-m": review_m,
-    "review-labelnoise": review_labelnoise,
-    "review-bias": review_bias,
-    "review-sparse": review_sparse,
-    "review-averaging": review_averaging,
-}
+NAMES = ("review-fig3", "review-m", "review-labelnoise", "review-bias", "review-sparse", "review-averaging")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -66,14 +53,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """The rows of every experiment at the tiny scale, computed through the runner as a user would."""
-    work = experiments._Work(MODULES, "tiny", tmp_path_factory.mktemp("runs"), root)
-    return work.rows()
+    """The rows of every experiment at the tiny scale, computed as a user would."""
+    out = tmp_path_factory.mktemp("out")
+    experiments.reproduce(NAMES, scale="tiny", out=out, data_root=root)
+    return {run.config["experiment"]: list(run.rows) for run in records.read(out / "runs")}
 
 
 def computed(runs: list[Any], root: Path) -> list[Any]:
-    found = dict(mnist.compute(runs, Places(root, root), lambda done, total: None))
-    return [found[run] for run in runs]
+    rows = dict(mnist.compute(runs, Places(root, root), silent))
+    return [rows[run] for run in runs]
 
 
 # Runs and rows
@@ -81,7 +69,7 @@ def computed(runs: list[Any], root: Path) -> list[Any]:
 
 def test_a_budget_buys_the_epochs_the_review_has() -> None:
     assert [METHODS[name].run().epochs for name in ("SGD", "SAM", "Adam")] == [150, 75, 150]  # section 2.3.2
-    assert replace(review_averaging.ENTROPY, gradients=15_000).epochs == 30
+    assert replace(averaging.ENTROPY, gradients=15_000).epochs == 30
     assert SAM.run(looks=5).checkpoints == (0, 15, 30, 45, 60, 75)
 
 
@@ -167,65 +155,80 @@ def test_the_clock_measures_every_method(root: Path) -> None:
 def test_progress_counts_gradients_and_reaches_the_total(root: Path) -> None:
     runs = [SGD.run(gradients=20, n=100, widths=NARROW), SAM.run(gradients=40, n=100, widths=NARROW), Clock(10)]
     small = Run("m_sharpness", settings=(("m", 5),), gradients=40, n=100)
-    assert [mnist.steps(run) for run in (*runs, small)] == [20, 40, 10, 80]
+    assert [run.steps for run in (*runs, small)] == [20, 40, 10, 80]
     seen: list[tuple[int, int]] = []
-    list(mnist.compute(runs, Places(root, root), lambda done, total: seen.append((done, total))))
+    list(mnist.compute(runs, Places(root, root), lambda what, done, total: seen.append((done, total))))
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert {total for _, total in seen} == {70}
-    assert seen[-1][0] in (60, 70)  # the clock says nothing while it runs
+    assert seen[0][0] == 10  # the clock comes first
+    assert seen[-1][0] == 70
 
 
 # Pages
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_gives_tables_pictures_and_claims(name: str, rows: dict[str, list[Any]]) -> None:
-    module: Any = MODULES[name]
-    result = experiments._result(name, module, rows[name], "tiny")
+    experiment = EXPERIMENTS[name]
+    result = experiment.result(rows[name], "tiny")
     assert result.source == "the review"
     assert len(result.figures[0]) > 10_000
     assert all(table.rows for table in result.tables)
     assert result.claims
-    assert all(claim.holds is None for claim in result.claims)
-    assert module.DATA == ("mnist",)
-    again = module.tables(json.loads(json.dumps(rows[name])))
-    assert [report.to_csv(t) for t in again] == [report.to_csv(t) for t in module.tables(rows[name])]
+    assert all(claim.verdict == "open" for claim in result.claims)
+    assert experiment.data == ("mnist",)
+    again = experiment.tables(json.loads(json.dumps(rows[name])))
+    assert [report.to_csv(t) for t in again] == [report.to_csv(t) for t in experiment.tables(rows[name])]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", ["tiny", "quick", "paper"])
 def test_runs_are_distinct_and_every_rule_is_known(name: str, scale: str) -> None:
-    module: Any = MODULES[name]
-    runs = module.runs(module.SCALES[scale])
-    assert len({experiments.records.key(run) for run in runs}) == len(runs)
+    runs = EXPERIMENTS[name].runs(EXPERIMENTS[name].at(scale))
+    assert len({records.key(run) for run in runs}) == len(runs)
     assert all(run.epochs >= 1 for run in runs if isinstance(run, Run))  # makes the rule, too
 
 
 # Claims
 
 
-def made(n: int, column: str, value: float, **settings: Any) -> list[Any]:
-    """Rows whose column lies around a value, a little apart over the seeds."""
+def cell(n: int, column: str, value: float, **settings: Any) -> list[Any]:
+    """Rows with a column around a value, a little apart over the seeds."""
     base = {"collapsed": False, "loss": 0.1, "test_loss": 0.5, "test_error": 0.2, "gap": 0.4, "train_error": 0.1}
-    spread = [value + 0.001 * (s % 3) for s in range(n)]
-    return [{**base, "seed": s, column: v, **settings} for s, v in enumerate(spread)]
+    return [{**base, "seed": s, column: value + 0.001 * (s % 3), **settings} for s in range(n)]
 
 
-@pytest.mark.parametrize(("to", "verdict"), [(0.1, True), (0.3, False), (0.2, None)])
-def test_a_difference_is_judged_by_two_standard_errors(to: float, verdict: bool | None) -> None:
-    before = made(5, "test_error", 0.2)
-    after = [{**row, "test_error": to + 0.001 * ((row["seed"] + 1) % 2)} for row in before]
-    found = mnist.claim("text", mnist.fall(before, after, "test_error"), "said", "ours")
-    assert found.holds is verdict
-    assert ("Not clear" in found.detail) is (verdict is None)
+@pytest.mark.parametrize(
+    ("to", "limit", "verdict"),
+    [
+        (0.1, 0.0, "holds"),
+        (0.3, 0.0, "contradicted"),
+        (0.2, 0.0, "open"),
+        (0.2, 0.05, "holds"),
+        (0.25, 0.05, "open"),
+        (0.3, 0.05, "contradicted"),
+    ],
+)
+def test_a_claim_is_judged_by_the_interval_of_the_paired_difference(to: float, limit: float, verdict: str) -> None:
+    before = cell(5, "test_error", 0.2)
+    after = [{**row, "test_error": row["test_error"] + to - 0.2 + 0.001 * (row["seed"] - 2)} for row in before]
+    claim = lower_claim("text", before, after[::-1], "test_error", says="says", ours="ours", limit=limit)
+    assert claim.verdict == verdict
+    # differences to - 0.2 and -2, -1, 0, 1, 2 thousandths: the standard error is sqrt(2.5 / 5) thousandths
+    assert claim.ours.startswith(f"ours; difference {to - 0.2:.5f} ± 0.00071 (n=5), p = ")
+    assert claim.detail == "Judged by the 95 % interval of the paired difference over seeds."
 
 
-def test_a_difference_leaves_out_collapsed_and_unpaired_runs() -> None:
-    before, after = made(4, "gap", 1.0), made(4, "gap", 0.5)
+def test_a_claim_counts_what_it_leaves_out_and_is_open_if_that_is_most() -> None:
+    before, after = cell(5, "gap", 1.0), cell(5, "gap", 0.5)
+    after = [{**row, "gap": row["gap"] + 1e-4 * row["seed"]} for row in after]
     before[0] |= {"collapsed": True, "gap": float("nan")}
-    after[1]["collapsed"] = True
-    assert mnist.fall(before, after[:3], "gap") == report.estimate([0.5])
-    assert mnist.clear(mnist.fall(before, after[:3], "gap")) is None
+    claim = lower_claim("text", before, after, "gap", says="")
+    assert claim.verdict == "holds"
+    assert "1 of 5 pairs left out: collapsed" in claim.ours
+    for row in (*before[1:2], *after[2:3]):
+        row["collapsed"] = True
+    assert lower_claim("text", before, after, "gap", says="").verdict == "open"
 
 
 def shifted(rows: list[Any], chosen: Any, change: float, columns: tuple[str, ...]) -> list[Any]:
@@ -244,107 +247,126 @@ DOCTORED = {  # which runs are moved, by which columns, and which claims (by the
     "review-fig3": (
         lambda row: row["rule"] == "sam" and row["base"] == "sgd",
         ("loss", "test_loss", "gap"),
-        {"Figure 4: SAM's": (False, True), "Figure 4: Adam's": (True, False), "Figure 5: Adam's": (True, False),
-         "Figure 5: SAM's generalisation": (False, True), "Figure 3: SAM's": (False, True),
-         "Figure 5: SAM's gap": (False, False)},
+        {"Figure 4: SAM's": ("contradicted", "holds"), "Figure 4: Adam's": ("holds", "contradicted"), "Figure 5: Adam's": ("holds", "contradicted"),
+         "Figure 5: SAM's generalization": ("contradicted", "holds"), "Figure 3: SAM's": ("contradicted", "holds")},
     ),
     "review-m": (
         lambda row: row.get("m") == 5,
         ("test_error", "gap"),
-        {"ρ = 0.1: the test error": (False, True), "ρ = 0.1: the generalisation gap": (False, True)},
+        {"ρ = 0.1: the test error": ("contradicted", "holds"), "ρ = 0.1: the generalization gap": ("contradicted", "holds")},
     ),
     "review-labelnoise": (
         lambda row: row["rule"] == "sam",
         ("test_error",),
-        {"60% wrong labels: SAM's test error is below SGD's after as many g": (False, True),
-         "60% wrong labels: SAM's test error is below SGD's after as many s": (False, True)},
+        {"60% wrong labels: SAM's test error is below SGD's after equally many g": ("contradicted", "holds"),
+         "60% wrong labels: SAM's test error is below SGD's after equally many s": ("contradicted", "holds")},
     ),
     "review-sparse": (
         lambda row: row["rule"].startswith("ssam"),
         ("test_error",),
-        {"SSAM-F": (False, True), "SSAM-D": (False, True)},
+        {"SSAM-F": ("contradicted", "holds"), "SSAM-D": ("contradicted", "holds")},
     ),
     "review-averaging": (
         lambda row: row["rule"] == "sam",
         ("test_error",),
-        {"SAM's test error is below that of SGD": (False, True),
-         "SAM's test error is below that of SWA": (False, True),
-         "SAM's test error is below that of Entropy": (False, True)},
+        {"SAM's test error is below that of SGD": ("contradicted", "holds"),
+         "SAM's test error is below that of SWA": ("contradicted", "holds"),
+         "SAM's test error is below that of Entropy": ("contradicted", "holds")},
     ),
     "review-bias": (
         lambda row: row["rule"] == "sam",
         ("first_order", "worst", "lambda_1", "trace", "average", "gap"),
-        {f"At training loss 2.2, {label} is lower": (False, True)
-         for label in (*review_bias.MEASURES.values(), "the generalisation gap")},
+        {f"At training loss 2.2, {label} is lower": ("contradicted", "holds")
+         for label in (*bias.MEASURES.values(), "the generalization gap")},
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", NAMES)
 def test_claims_follow_the_rows(name: str, rows: dict[str, list[Any]]) -> None:
-    module: Any = MODULES[name]
     chosen, columns, expected = DOCTORED[name]
     for k, change in enumerate((1e3, -1e3)):  # worse, better
-        claims = module.claims(shifted(rows[name], chosen, change, columns))
+        claims = EXPERIMENTS[name].claims(shifted(rows[name], chosen, change, columns))
         for start, verdicts in expected.items():
             (claim,) = (c for c in claims if c.text.startswith(start))
-            assert claim.holds is verdicts[k], claim
+            assert claim.verdict == verdicts[k], claim
 
 
 def test_averages_are_claimed_against_the_weights_they_average(rows: dict[str, list[Any]]) -> None:
-    for change, verdict in ((1e3, False), (-1e3, True)):
+    for change, verdict in ((1e3, "contradicted"), (-1e3, "holds")):
         moved = shifted(rows["review-averaging"], lambda row: row["rule"] == "", change, ("averaged_test_error",))
-        (claim,) = (c for c in review_averaging.claims(moved) if c.text.startswith("SWA"))
-        assert claim.holds is verdict
+        (claim,) = (c for c in averaging.claims(moved) if c.text.startswith("SWA"))
+        assert claim.verdict == verdict
     entropy = shifted(rows["review-averaging"], lambda row: row["rule"] == "entropy_sgd", 1.0, ("test_error",))
-    assert [c.holds for c in review_averaging.claims(entropy) if c.text.startswith("Entropy")] == [False]
+    assert [c.verdict for c in averaging.claims(entropy) if c.text.startswith("Entropy")] == ["contradicted"]
 
 
 def test_adam_and_the_clock_are_claimed_too(rows: dict[str, list[Any]]) -> None:
     def verdicts(changed: list[Any]) -> dict[str, Any]:
-        return {claim.text: claim.holds for claim in review_fig3.claims(changed)}
+        return {claim.text: claim.verdict for claim in fig3.claims(changed)}
 
-    for change, verdict in ((1e3, False), (-1e3, True)):
+    for change, verdict in ((1e3, "contradicted"), (-1e3, "holds")):
         adam = shifted(rows["review-fig3"], lambda row: row["base"] == "adam" and not row["rule"], change, ("loss",))
-        assert verdicts(adam)["Figure 3: Adam's training loss is below SGD's."] is verdict
+        assert verdicts(adam)["Figure 3: Adam's training loss is below SGD's."] == verdict
         both = shifted(
             rows["review-fig3"], lambda row: row["base"] == "adam" and row["rule"] == "sam", change, ("test_loss",)
         )
-        assert verdicts(both)["Beyond the review: SAM around Adam has a lower test loss than Adam."] is verdict
-    for seconds, verdict in ((1.0, True), (0.4, False)):
+        assert verdicts(both)["Beyond the review: SAM around Adam has a lower test loss than Adam."] == verdict
+    for seconds, verdict in ((1.0, "holds"), (0.4, "contradicted")):
         timed = [
             {**row, "seconds": dict.fromkeys(METHODS, 1.0) | {"SAM": seconds}} if "clock" in row else row
             for row in rows["review-fig3"]
         ]
-        assert verdicts(timed)["Figure 3: a step of SAM takes longer than one of SGD."] is verdict
+        assert verdicts(timed)["Figure 3: a step of SAM takes longer than one of SGD."] == verdict
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.8, True), (0.95, False), (0.5, False)])
-def test_eighty_per_cent_is_seventy_to_ninety(rows: dict[str, list[Any]], share: float, verdict: bool) -> None:
-    changed = copy.deepcopy(rows["review-fig3"])
-    for row in (row for row in changed if "clock" not in row and row["base"] == "sgd"):
-        row["gap"] = share if row["rule"] else 1.0
-    (claim,) = (c for c in review_fig3.claims(changed) if c.text.startswith("Figure 5: SAM's gap"))
-    assert claim.holds is verdict
+@pytest.mark.parametrize(
+    ("column", "shares", "verdict"),
+    [
+        ("gap", (0.8, 0.81, 0.79), "holds"),
+        ("gap", (0.95, 0.94, 0.96), "contradicted"),
+        ("gap", (0.5, 0.51, 0.49), "contradicted"),
+        ("gap", (0.7, 0.9, 0.8), "open"),
+        ("loss", (1.5, 1.6, 1.4), "holds"),
+        ("loss", (2.5, 2.4, 2.6), "contradicted"),
+        ("loss", (1.0, 2.0, 3.0), "open"),
+    ],
+)
+def test_shares_of_sgd_are_paired(
+    rows: dict[str, list[Any]], column: str, shares: tuple[float, ...], verdict: str
+) -> None:
+    clock = [row for row in rows["review-fig3"] if "clock" in row]
+    (template, *_) = (row for row in rows["review-fig3"] if "clock" not in row and row["seed"] == 0)
+    trained = [
+        {**template, "rule": method.rule, "base": method.base, "seed": s, column: 0.1 + s}
+        for method in METHODS.values()
+        for s in range(3)
+    ]
+    for row in trained:
+        if (row["rule"], row["base"]) == ("sam", "sgd"):
+            row[column] *= shares[row["seed"]]
+    start = {"gap": "Figure 5: SAM's gap", "loss": "Figure 3: SAM's training loss"}[column]
+    (claim,) = (c for c in fig3.claims([*trained, *clock]) if c.text.startswith(start))
+    assert claim.verdict == verdict
 
 
-@pytest.mark.parametrize(("sign", "verdict"), [(1, True), (-1, False), (0, None)])
-def test_tracking_is_a_rank_correlation(sign: int, verdict: bool | None) -> None:
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "holds"), (-1, "contradicted"), (0, "open")])
+def test_tracking_is_a_rank_correlation(sign: int, verdict: str) -> None:
     shuffled = [3, 0, 5, 2, 7, 1, 6, 4]
     rows = []
     for s in range(8):
         gap = s if sign == 0 else sign * shuffled[s]
         value = shuffled[s] if sign else (3, 4, 0, 7, 5, 1, 2, 6)[s]
         point = {"target": 0.1, "reached": True, "gap": float(gap), "loss": 0.1}
-        point |= dict.fromkeys(review_bias.MEASURES, float(value))
+        point |= dict.fromkeys(bias.MEASURES, float(value))
         rule = {"rule": "sam", "rho": 0.1} if s % 2 else {"rule": ""}
         rows.append({"seed": s // 2, "collapsed": False, "measured": [point], "curve": [], **rule})
-    tracks = [c.holds for c in review_bias.claims(rows) if "tracks" in c.text]
-    assert tracks == [verdict] * len(review_bias.MEASURES)
+    tracks = [c.verdict for c in bias.claims(rows) if "tracks" in c.text]
+    assert tracks == [verdict] * len(bias.MEASURES)
 
 
 def test_the_best_run_has_the_lowest_test_loss_of_those_that_trained() -> None:
-    cell = made(3, "test_loss", 0.5)
-    cell[1]["test_loss"] = 0.3
-    cell[2] |= {"test_loss": 0.1, "collapsed": True}
-    assert review_fig3.best(cell)["seed"] == 1
+    runs = cell(3, "test_loss", 0.5)
+    runs[1]["test_loss"] = 0.3
+    runs[2] |= {"test_loss": 0.1, "collapsed": True}
+    assert fig3.best(runs)["seed"] == 1

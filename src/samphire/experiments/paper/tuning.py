@@ -1,7 +1,4 @@
-"""What tables 1 and 2 share: tune each algorithm on a data set, then repeat its best setting with more seeds.
-
-Not an experiment of its own.
-"""
+"""What tables 1 and 2 share: tune each algorithm on a data set, then repeat its best setting with more seeds."""
 
 from __future__ import annotations
 
@@ -12,24 +9,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import ttest_1samp
-
 from samphire import data, records, report, sweep
 from samphire.data.layouts import find
-from samphire.experiments import Places, Row
+from samphire.experiments.experiment import Places
+from samphire.experiments.rows import Row
+from samphire.progress import Progress, stretch
+from samphire.statistics import estimate
 from samphire.train import Config, fit
+
+__all__ = [
+    "ALGORITHMS", "NOTES", "Blocks", "Tuning", "blocks", "by_difficulty", "compute", "criteria_table", "missing",
+    "once", "paper_grid", "runs_of", "spread", "title_of",
+]  # fmt: skip
 
 ALGORITHMS = {"sgd": "SGD", "sam": "SAM", "lsam": "one-pass LSAM"}
 KEPT = ("val_error", "val_loss", "val_worst", "test_error", "test_worst", "probe", "probe_val", "stopped")
-LEVEL = 0.05  # of the paired test
 CHOSEN = {"val_error": "", "probe": ", chosen by held-out probe error", "worst_group": ", chosen by worst group"}
 NOTES = (
     "Each algorithm is tuned with the first seed, over learning rates, and over radii if it has one: so SAM and LSAM "
     "have more trials than SGD. The setting with the lowest validation error (groups weighted as in training) or, "
-    "where it is said, the lowest probe error on held-out examples of the probing part is taken, of equals the one "
-    "with the lowest validation loss, and repeated with the other seeds. What other criteria would have taken stands "
-    "in the last table.",
-    "Algorithms of one seed share initial weights, order of the batches and crops, so differences are paired.",
+    "where the table says so, with the lowest probe error on held-out examples of the probing part, is repeated with "
+    "the other seeds; ties go to the lowest validation loss. The choices of other criteria are in the last table.",
+    "Algorithms with equal seeds share initial weights, order of the batches and crops, so differences are paired.",
     "LSAM is trained in one pass. The paper has no such column.",
 )
 
@@ -45,7 +46,7 @@ class Tuning:
         seeds: The first tunes, all count.
         target: Domain to transfer to, for sets with domains.
         by: What settings are chosen by, a key of :data:`samphire.sweep.CRITERIA`.
-        ends: Whether every learning rate's SGD and largest radius are repeated with all seeds too.
+        ends: Whether SGD and the largest radius are repeated with all seeds at every learning rate.
         settings: What differs from the paper's appendix B: fields of :class:`samphire.train.Config`.
     """
 
@@ -66,65 +67,68 @@ class Tuning:
 
     def repeats(self, best: Iterable[Config]) -> list[Config]:
         """The trials of the other seeds, one seed after the other."""
-        ends = [job for job in self.grid() if self.ends and job.radius in (0.0, max(self.rho))]
+        ends = [config for config in self.grid() if self.ends and config.radius in (0.0, max(self.rho))]
         again = dict.fromkeys((*best, *ends))
         return [replace(config, seed=seed) for seed in range(1, self.seeds) for config in again]
 
+    def expected_repeats(self) -> list[Config]:
+        """As many repeats as there will be, before it is known which setting of a rule is best."""
+        return self.repeats({config.rule: config for config in self.grid()}.values())
 
-def tuning(name: str, **settings: Any) -> Tuning:
-    """The paper's grid for a data set."""
+    @property
+    def steps(self) -> int:
+        """How long the block takes, in epochs of SGD; SAM's take two."""
+        grid = self.grid()
+        return grid[0].epochs * sum(2 if c.rule == "sam" else 1 for c in (*grid, *self.expected_repeats()))
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a table."""
+
+    blocks: tuple[Tuning, ...]
+
+
+def blocks(config: Blocks) -> tuple[Tuning, ...]:
+    """One run for each block."""
+    return config.blocks
+
+
+def paper_grid(name: str, **settings: Any) -> Tuning:
+    """The paper's learning rates and radii for a data set."""
     return Tuning(name, tuple(sweep.GRIDS[name]["lr"]), tuple(sweep.GRIDS[name]["rho"]), **settings)
 
 
-def steps(run: Tuning) -> int:
-    """How long a block takes, in epochs of SGD; SAM's take two."""
-    grid = run.grid()
-    return grid[0].epochs * sum(2 if config.rule == "sam" else 1 for config in (*grid, *_expected(run)))
-
-
-def _expected(run: Tuning) -> list[Config]:
-    """Stand-ins for the repeats: one setting of each rule, before it is known which is best."""
-    return run.repeats({config.rule: config for config in run.grid()}.values())
-
-
-def compute(
-    runs: Sequence[Tuning], places: Places, progress: Callable[[int, int], None]
-) -> Iterator[tuple[Tuning, Row]]:
-    """Every block whose data are there; the trainings are kept, so that what is interrupted goes on."""
-    runs = [run for run in runs if _is_there(run.data, places.data)]
-    total, before = sum(map(steps, runs)), 0
+def compute(runs: Sequence[Tuning], places: Places, progress: Progress) -> Iterator[tuple[Tuning, Row]]:
+    """Every block that has its data; trainings are kept, so an interrupted block continues."""
+    runs = [run for run in runs if _has_data(run.data, places.data)]
+    done, total = 0, sum(run.steps for run in runs)
     work = partial(fit, root=places.data, out=places.trainings)
     for run in runs:
-        yield run, _row(run, work, places.trainings, _scaled(progress, before, steps(run), total))
-        before += steps(run)
-        progress(before, total)
+        after = done + run.steps
+        yield run, _row(run, work, places.trainings, stretch(progress, done / total, after / total, total))
+        progress(run.data, after, total)
+        done = after
 
 
-def _is_there(name: str, root: Path) -> bool:
-    sources = data.catalog.PAIRED.get(name) or (data.SETS[name],)
+def _has_data(name: str, root: Path) -> bool:
     try:
-        for source in sources:
+        for source in data.catalog.PAIRED.get(name) or (data.SETS[name],):
             find(source, root)
     except OSError:
         return False
     return True
 
 
-def _scaled(
-    progress: Callable[[int, int], None], before: int, mine: int, total: int
-) -> Callable[[str, int, int], None]:
-    return lambda what, done, of: progress(before + mine * done // of, total)
-
-
-def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Callable[[str, int, int], None]) -> Row:
+def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Progress) -> Row:
     """Tune, choose, repeat."""
-    jobs = run.grid()
-    share = len(jobs) / (len(jobs) + len(_expected(run)))
-    trials = _trained(run, jobs, work, out, _part(progress, 0.0, share))
-    chosen = {choice.side: choice for choice in sweep.select(trials, run.by)}
-    best = {side: _setting(jobs, side, choice) for side, choice in chosen.items() if choice.lr is not None}
+    grid = run.grid()
+    share = len(grid) / (len(grid) + len(run.expected_repeats()))
+    trials = _trained(run, grid, work, out, stretch(progress, 0.0, share))
+    choices = {choice.side: choice for choice in sweep.select(trials, run.by)}
+    best = {side: _setting(grid, choice) for side, choice in choices.items() if choice.lr is not None}
     again = run.repeats(best.values())
-    more = _trained(run, again, work, out, _part(progress, share, 1.0))
+    more = _trained(run, again, work, out, stretch(progress, share, 1.0))
     stored = {folder.key: folder for folder in records.read(out)}
     kept = {trial.config: _kept(trial, stored[trial.folder.name]) for trial in (*trials, *more)}
     sides = {
@@ -134,39 +138,35 @@ def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Callab
             "settings": choice.settings,
             "runs": [row for config, row in kept.items() if replace(config, seed=0) == best.get(side)],
         }
-        for side, choice in chosen.items()
+        for side, choice in choices.items()
     }
     return {
         "data": run.data,
         "target": run.target,
         "by": run.by,
-        "epochs": jobs[0].epochs,
-        "model": jobs[0].model,
+        "epochs": grid[0].epochs,
+        "model": grid[0].model,
         "sides": sides,
-        "grid": [kept[job] for job in jobs],
-        "repeats": [kept[job] for job in again],
+        "grid": [kept[config] for config in grid],
+        "repeats": [kept[config] for config in again],
         "criteria": [{k: str(v) if k != "lr" else v for k, v in row.items()} for row in sweep.table(trials, run.by)],
     }
 
 
 def _trained(
-    run: Tuning, jobs: Sequence[Config], work: Callable[[Any], object], out: Path, progress: Callable[..., None]
+    run: Tuning, jobs: Sequence[Config], work: Callable[[Any], object], out: Path, progress: Progress
 ) -> list[sweep.Trial]:
-    swept = sweep.run(jobs, work, out, on="processes", progress=progress)
-    if swept.failed:
+    result = sweep.run(jobs, work, out, on="processes", progress=progress)
+    if result.failed:
         raise RuntimeError(
-            f"{len(swept.failed)} trainings on {run.data} failed, their tracebacks are in {out / 'failed'}; "
-            f"the first: {swept.failed[0].error}"
+            f"{len(result.failed)} trainings on {run.data} failed, their tracebacks are in {out / 'failed'}; "
+            f"the first: {result.failed[0].error}"
         )
-    return swept.trials
+    return result.trials
 
 
-def _part(progress: Callable[[str, int, int], None], start: float, end: float) -> Callable[[str, int, int], None]:
-    return lambda what, done, of: progress(what, round(1000 * (start + (end - start) * done / max(of, 1))), 1000)
-
-
-def _setting(jobs: Sequence[Config], side: str, choice: sweep.Choice) -> Config:
-    return next(job for job in jobs if (job.rule, job.lr, job.radius) == (side, choice.lr, choice.rho))
+def _setting(grid: Sequence[Config], choice: sweep.Choice) -> Config:
+    return next(c for c in grid if (c.rule, c.lr, c.radius) == (choice.side, choice.lr, choice.rho))
 
 
 def _kept(trial: sweep.Trial, stored: records.Stored) -> Row:
@@ -177,81 +177,61 @@ def _kept(trial: sweep.Trial, stored: records.Stored) -> Row:
     return about | origin | {name: row[name] for name in KEPT if name in row}
 
 
-# What came out
+# What the tables read from rows
 
 
-def values(row: Row, side: str, read: Callable[[Row], float]) -> dict[int, float]:
-    """A value of one side's runs by seed; NaN where training broke off."""
-    runs = row["sides"].get(side, {"runs": []})["runs"]
-    return {run["seed"]: read(run) if run["state"] == "done" else math.nan for run in runs}
+def runs_of(row: Row, side: str, columns: Mapping[str, Callable[[Row], float]]) -> list[Row]:
+    """The runs of one algorithm, one row for each seed; a training that stopped early counts as collapsed.
+
+    Args:
+        row: Of a block.
+        side: A key of :data:`ALGORITHMS`.
+        columns: What is read of a run, by name.
+    """
+    return [
+        {"seed": run["seed"], "collapsed": run["state"] != "done"}
+        | {name: read(run) if run["state"] == "done" else math.nan for name, read in columns.items()}
+        for run in row["sides"].get(side, {"runs": []})["runs"]
+    ]
 
 
-def spread(found: Mapping[int, float], percent: bool = True) -> str:
-    """Mean and standard deviation (n - 1) over the seeds that came to their end, with their number.
+def spread(values: Iterable[float], places: int = 2) -> str:
+    """Mean and standard deviation (n - 1) of what is not nan, with its number.
 
     Example:
-        >>> spread({0: 0.1, 1: 0.2, 2: math.nan}), spread({0: 0.1}), spread({})
+        >>> spread([10, 20, math.nan]), spread([10]), spread([])
         ('15.00 ± 7.07 (n=2 of 3)', '10.00 (n=1)', '– (n=0)')
     """
-    factor, places = (100, 2) if percent else (1, 3)
-    ended = sweep.Spread.of([factor * value for value in found.values() if math.isfinite(value)])
-    lost = f" of {len(found)}" if ended.n < len(found) else ""
-    return f"{ended:.{places}f} (n={ended.n}{lost})"
+    values = list(values)
+    known = estimate(value for value in values if math.isfinite(value))
+    lost = f" of {len(values)}" if known.n < len(values) else ""
+    return f"{known.spread(f'.{places}f')} (n={known.n}{lost})"
 
 
 def by_difficulty(row: Row) -> tuple[str, str]:
     """Easy and hard feature: by SGD's mean probe error, which is the paper's definition."""
-    runs = [run["probe"] for run in row["sides"]["sgd"]["runs"] if "probe" in run]
-    if not runs:
-        raise ValueError(f"no training by SGD on {row['data']} came to its end, so no feature is easy or hard.")
-    easy, *_, hard = sorted(runs[0], key=lambda name: sum(probe[name] for probe in runs))
+    probes = [run["probe"] for run in row["sides"]["sgd"]["runs"] if "probe" in run]
+    if not probes:
+        raise ValueError(f"no training by SGD on {row['data']} has finished, so no feature is easy or hard.")
+    easy, *_, hard = sorted(probes[0], key=lambda name: sum(probe[name] for probe in probes))
     return easy, hard
-
-
-def compared(
-    text: str, ours: Mapping[Any, float], sgd: Mapping[Any, float], paper: str, unit: float, over: str = "seeds"
-) -> report.Claim:
-    """A claim that a value is lower than SGD's, by a paired test.
-
-    It holds, or does not, if the difference is significant; a difference within the noise is not judged.
-
-    Args:
-        text: The claim.
-        ours: Values by seed, or by what else makes pairs.
-        sgd: Those of SGD.
-        paper: What the paper has.
-        unit: What the values are multiplied by to be shown.
-        over: What makes pairs.
-    """
-    every = [unit * (ours[pair] - sgd[pair]) for pair in sorted(set(ours) & set(sgd))]
-    gain = [difference for difference in every if math.isfinite(difference)]
-    estimate = report.estimate(gain)
-    if len(gain) < 3 or estimate.error < 1e-9:
-        same = f"The difference is the same in all {over}."
-        detail = f"There are too few {over} to judge." if len(gain) < 3 else same
-        return report.Claim(text, None, f"difference {estimate}", paper, detail)
-    p = float(ttest_1samp(gain, 0.0).pvalue)
-    holds = None if p >= LEVEL else estimate.mean < 0
-    word = "within the noise" if holds is None else "significant"
-    left_out = f" {len(every) - len(gain)} left out, where training broke off." if len(gain) < len(every) else ""
-    return report.Claim(
-        text,
-        holds,
-        f"difference {estimate}, p = {p:.2g}",
-        paper,
-        f"Paired t-test over {over}: {word}; ± is one standard error.{left_out}",
-    )
 
 
 def criteria_table(rows: Sequence[Row]) -> report.Table:
     """What each criterion would have chosen, with the numbers of the first seed."""
-    found = [
+    lines = [
         {"data": place_of(row), **{k: v for k, v in line.items() if v != "–"}}
         for row in once(rows)
         for line in row["criteria"]
     ]
     caption = "What each criterion would choose, with the errors of the first seed (shares of one)."
-    return report.table(found, caption=caption)
+    return report.table(lines, caption=caption)
+
+
+def missing(rows: Sequence[Row], paper: Iterable[str], column: str) -> list[dict[str, str]]:
+    """Lines for the data sets of the paper that no row has."""
+    absent = sorted(set(paper) - {row["data"] for row in rows})
+    return [{column: name, "algorithm": "not run: not at this scale, or no data"} for name in absent]
 
 
 def place_of(row: Row) -> str:
@@ -259,11 +239,11 @@ def place_of(row: Row) -> str:
     return row["data"] if row["target"] is None else f"{row['data']}, {row['target']}"
 
 
-def name_of(row: Row) -> str:
-    """The block's name: where, and what its settings were chosen by if not by validation error."""
+def title_of(row: Row) -> str:
+    """The data set and, if it is not the validation error, what settings were chosen by."""
     return place_of(row) + CHOSEN[row["by"]]
 
 
 def once(rows: Sequence[Row]) -> list[Row]:
-    """One block of each grid, whatever the settings were chosen by."""
+    """One block of each grid, whatever settings were chosen by."""
     return list({place_of(row): row for row in reversed(rows)}.values())[::-1]

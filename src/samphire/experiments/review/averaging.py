@@ -1,7 +1,4 @@
-"""SWA, Entropy-SGD, SAM and SGD with the same number of gradient computations.
-
-samphire reproduce review-averaging --root DIR
-"""
+"""SAM and its predecessors: SWA, Entropy-SGD, SGD."""
 
 from __future__ import annotations
 
@@ -9,23 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from samphire import report
-from samphire.experiments import Row, by, collapsed, mean, mnist
-from samphire.experiments.mnist import SAM, SGD, Run, Size
+from samphire.experiments.claims import lower_claim
+from samphire.experiments.experiment import Experiment
+from samphire.experiments.review import mnist
+from samphire.experiments.review.mnist import SAM, SGD, Run, Size
+from samphire.experiments.rows import Row, by, collapsed, mean
 
-DATA = mnist.DATA
-PAPER_SAYS = (
-    "Entropy-SGD minimises local entropy and is computationally expensive; averaging weights along SGD is related to "
-    "sharpness implicitly; SAM concerns sharpness directly, thus improving generalisation (section 1)."
-)
-NOTES = (
-    mnist.SETTING,
-    mnist.RATES,
-    mnist.BUDGET,
-    "SWA is the mean of the weights at the ends of the epochs of the second half, at the constant learning rate of "
-    "SGD (the review mentions a cyclical one). It is taken along the very runs of SGD, and along those of SAM.",
-    "Entropy-SGD makes 5 Langevin steps on one batch (learning rate 0.3 as SGD, pull 0.01, noise 1e-4) and then goes "
-    "the whole way to their mean, so a step of it counts five.",
-)
+__all__ = ["AVERAGING"]
+
 ENTROPY = Run("entropy_sgd", lr=1.0, settings=(("inner", 5), ("lr", SGD.lr)))
 
 
@@ -38,14 +26,6 @@ class Config:
     size: Size = mnist.WHOLE
 
 
-SCALES = {
-    "paper": Config(),
-    "quick": Config(seeds=3, gradients=2000),
-    "tiny": Config(seeds=2, gradients=100, size=mnist.TINY),
-}
-compute, steps = mnist.compute, mnist.steps
-
-
 def runs(config: Config) -> list[Run]:
     """SGD and SAM with their averages, and Entropy-SGD."""
     common: dict[str, Any] = {"gradients": config.gradients, "looks": 12, **config.size._asdict()}
@@ -55,7 +35,7 @@ def runs(config: Config) -> list[Run]:
 
 
 def _methods(rows: list[Row]) -> dict[str, list[Row]]:
-    """Runs by method, an average being a method of its own."""
+    """Runs by method; an average is a method of its own."""
     rules = by(rows, "rule")
     return {
         "SGD": rules[""],
@@ -72,9 +52,9 @@ def _averaged(row: Row) -> Row:
     def instead(values: Row) -> Row:
         return values | {k.removeprefix("averaged_"): v for k, v in values.items() if k.startswith("averaged_")}
 
-    there = instead(row)
+    end = instead(row)
     curve = [instead(point) for point in row["curve"] if "averaged_loss" in point]
-    return {**there, "curve": curve, "gap": there["test_loss"] - there["loss"]}
+    return {**end, "curve": curve, "gap": end["test_loss"] - end["loss"]}
 
 
 def tables(rows: list[Row]) -> list[report.Table]:
@@ -103,19 +83,46 @@ def claims(rows: list[Row]) -> list[report.Claim]:
     """SAM against each of its predecessors, and each against SGD."""
     methods = _methods(rows)
 
-    def less(one: str, than: str, said: str) -> report.Claim:
-        a, b = methods[one], methods[than]
-        return mnist.claim(
-            f"{one}'s test error is below that of {than}.",
-            mnist.fall(b, a, "test_error"),
-            said,
-            f"{one} {mean(a, 'test_error')}, {than} {mean(b, 'test_error')}",
-        )
+    def less(one: str, than: str, says: str) -> report.Claim:
+        before, after = methods[than], methods[one]
+        shown = f"{one} {mean(after, 'test_error')}, {than} {mean(before, 'test_error')}"
+        text = f"{one}'s test error is below that of {than}."
+        return lower_claim(text, before, after, "test_error", says=says, ours=shown)
 
     return [
-        less("SAM", "SGD", "improves generalisation"),
+        less("SAM", "SGD", "improves generalization"),
         less("SAM", "SWA along SGD", "SAM concerns sharpness directly"),
         less("SAM", "Entropy-SGD", "SAM is cheaper and direct"),
         less("SWA along SGD", "SGD", "cited as related to sharpness"),
         less("Entropy-SGD", "SGD", "cited as related to sharpness"),
     ]
+
+
+AVERAGING = Experiment(
+    name="review-averaging",
+    title="SWA, Entropy-SGD, SAM and SGD with the same number of gradient computations.",
+    source="the review",
+    says="Entropy-SGD minimizes local entropy and is computationally expensive; averaging weights along SGD is "
+    "related to sharpness implicitly; SAM concerns sharpness directly, thus improving generalization (section 1).",
+    scales={
+        "paper": Config(),
+        "quick": Config(seeds=3, gradients=2000),
+        "tiny": Config(seeds=2, gradients=100, size=mnist.TINY),
+    },
+    runs=runs,
+    compute=mnist.compute,
+    tables=tables,
+    plots=plots,
+    claims=claims,
+    data=mnist.DATA,
+    notes=(
+        mnist.SETTING,
+        mnist.RATES,
+        mnist.BUDGET,
+        "SWA is the mean of the weights at the ends of the epochs of the second half, at the constant learning rate "
+        "of SGD (the review mentions a cyclical one). It is taken along the same runs of SGD, and along those of "
+        "SAM.",
+        "Entropy-SGD makes 5 Langevin steps on one batch (learning rate 0.3 as SGD, pull 0.01, noise 1e-4) and then "
+        "goes to their mean: a step has five gradient computations.",
+    ),
+)

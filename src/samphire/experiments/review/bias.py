@@ -1,7 +1,4 @@
-"""Which sharpness SAM reduces, and whether it tracks the generalisation gap.
-
-samphire reproduce review-bias --root DIR
-"""
+"""The bias of SAM: which sharpness is lower, and does it matter?"""
 
 from __future__ import annotations
 
@@ -9,26 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from samphire import report
-from samphire.experiments import Row, by, mnist
-from samphire.experiments.mnist import SAM, SGD, Run, Size
+from scipy import stats
 
-DATA = mnist.DATA
-PAPER_SAYS = (
-    "There are many versions of sharpness: which of them characterises SAM's bias (section 3.3)? How is sharpness "
-    "connected to generalisation (3.5)? A large ρ obtains a flatter minimum (3.2)."
-)
-NOTES = (
-    mnist.SETTING,
-    mnist.RATES,
-    "Sharpness falls as the loss does, so runs are compared where their training loss first is at most the target, "
-    f"looking after every epoch. All measures are on the training set, κ at radius {mnist.RADIUS:g}; random steps "
-    f"have length {mnist.FAR:g}, since shorter ones change the loss by less than float32 can tell.",
-    "κ is a lower bound, by ascent from SAM's point and one random point, 8 steps each; λ₁ by Lanczos to 1 %; the "
-    "trace by 8 random vectors; the average rise by 8 pairs of Gaussian steps.",
-    "Rank correlations are Spearman's, over all runs at one target: they mix methods and seeds, and a few tens of "
-    "runs of one small network say little about others.",
-)
+from samphire import report
+from samphire.experiments.claims import lower_claim
+from samphire.experiments.experiment import Experiment
+from samphire.experiments.review import mnist
+from samphire.experiments.review.mnist import SAM, SGD, Run, Size
+from samphire.experiments.rows import Row, by, mean
+from samphire.statistics import by_p
+
+__all__ = ["BIAS"]
+
 MEASURES = {
     "first_order": "ρ‖g‖",
     "worst": "κ",
@@ -49,14 +38,6 @@ class Config:
     size: Size = mnist.WHOLE
 
 
-SCALES = {
-    "paper": Config(),
-    "quick": Config((0.2,), (0.2,), seeds=3, gradients=800),
-    "tiny": Config((0.1,), (2.2,), seeds=2, gradients=60, size=mnist.TINY),
-}
-compute, steps = mnist.compute, mnist.steps
-
-
 def runs(config: Config) -> list[Run]:
     """SGD and SAM over radii."""
     common: dict[str, Any] = {"measure_at": config.targets, **config.size._asdict()}
@@ -68,7 +49,7 @@ def runs(config: Config) -> list[Run]:
 
 
 def _points(rows: list[Row]) -> list[Row]:
-    """One row for each run and target it reached."""
+    """One row for each run and each target that it reached."""
     return [
         {"method": _name(row), "seed": row["seed"], "collapsed": row["collapsed"], **point}
         for row in rows
@@ -81,34 +62,34 @@ def _name(row: Row) -> str:
     return f"SAM, ρ = {row['rho']:g}" if row["rule"] else "SGD"
 
 
-def spearman(points: list[Row], measure: str, column: str = "gap") -> tuple[float, float]:
-    """The rank correlation of a measure with another column, and its p value; nan for fewer than three points."""
-    from scipy import stats
-
+def _rank_correlation(points: list[Row], measure: str) -> tuple[float, float]:
+    """Spearman's, of a measure with the gap, and its p-value; nan for fewer than three points."""
     if len(points) < 3:
         return math.nan, math.nan
-    found = stats.spearmanr([p[measure] for p in points], [p[column] for p in points])
-    return float(found.statistic), float(found.pvalue)
+    spearman = stats.spearmanr([p[measure] for p in points], [p["gap"] for p in points])
+    return float(spearman.statistic), float(spearman.pvalue)
 
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Every measure by target and method, and its rank correlation with the gap."""
     points = _points(rows)
-    wanted = len(rows) // len({_name(row) for row in rows})
+    seeds = len({row["seed"] for row in rows})
     lines = []
     for (target, name), cell in by(points, "target", "method").items():
-        values = (report.estimate(p[column] for p in cell) for column in ("loss", "gap", *MEASURES))
-        lines.append([target, name, *values, f"{len(cell)} of {wanted}"])
+        values = (mean(cell, column) for column in ("loss", "gap", *MEASURES))
+        lines.append([target, name, *values, f"{len(cell)} of {seeds}"])
     heads = ["target loss", "method", "training loss", "gap", *MEASURES.values(), "reached"]
     ranks = []
     for target, some in by(points, "target").items():
         for measure, label in MEASURES.items():
-            r, p = spearman(some, measure)
-            within = [spearman(cell, measure)[0] for cell in by(some, "method").values()]
+            r, p = _rank_correlation(some, measure)
+            within = [_rank_correlation(cell, measure)[0] for cell in by(some, "method").values()]
             ranks.append([target, label, r, p, len(some), ", ".join(f"{w:.2f}" for w in within)])
     names = ", ".join(by(points, "method"))
     return [
-        report.Table(heads, lines, "Where the training loss first is at most the target: mean ± standard error."),
+        report.Table(
+            heads, lines, "After the first epoch with a training loss of at most the target: mean ± standard error."
+        ),
         report.Table(
             ["target loss", "measure", "rank correlation with the gap", "p", "runs", "within each method"],
             ranks,
@@ -135,30 +116,67 @@ def plots(rows: list[Row]) -> list[Any]:
 
 def claims(rows: list[Row]) -> list[report.Claim]:
     """SAM with the largest radius is flatter by each measure; each measure tracks the gap."""
-    found, points = [], _points(rows)
-    widest = max((row for row in rows if row["rule"]), key=lambda row: row["rho"])
-    for target, some in by(points, "target").items():
-        cells = by(some, "method")
-        sgd, sam = cells.get("SGD", []), cells.get(_name(widest), [])
-        for measure, label in {**MEASURES, "gap": "the generalisation gap"}.items():
-            found.append(
-                mnist.claim(
-                    f"At training loss {target:g}, {label} is lower for {_name(widest)} than for SGD.",
-                    mnist.fall(sgd, sam, measure),
-                    "not known which" if measure != "gap" else "flatter minima generalise better",
-                    f"SGD {report.estimate(p[measure] for p in sgd)}, SAM {report.estimate(p[measure] for p in sam)}",
-                )
-            )
-        for measure, label in MEASURES.items():
-            r, p = spearman(some, measure)
-            found.append(
-                report.Claim(
-                    f"At training loss {target:g}, {label} tracks the generalisation gap.",
-                    None if not p < 0.05 else r > 0,
-                    ours=f"rank correlation {report.show(r)} over {len(some)} runs (p = {report.show(p)})",
-                    paper="flatter minima generalise better; how is open",
-                    detail="It holds if the rank correlation is positive with p < 0.05, does not if it is negative "
-                    "so; otherwise it is not clear. With five measures tried, one p below 0.05 may be chance.",
-                )
-            )
-    return found
+    widest = _name(max((row for row in rows if row["rule"]), key=lambda row: row["rho"]))
+    judged = []
+    for target, points in by(_points(rows), "target").items():
+        judged += _flatter(target, points, widest)
+        judged += [_tracks(target, points, measure) for measure in MEASURES]
+    return judged
+
+
+def _flatter(target: float, points: list[Row], widest: str) -> list[report.Claim]:
+    cells = by(points, "method")
+    sgd, sam = cells.get("SGD", []), cells.get(widest, [])
+    return [
+        lower_claim(
+            f"At training loss {target:g}, {label} is lower for {widest} than for SGD.",
+            before=sgd,
+            after=sam,
+            column=measure,
+            says="not known which" if measure != "gap" else "flatter minima generalize better",
+            ours=f"SGD {mean(sgd, measure)}, SAM {mean(sam, measure)}",
+        )
+        for measure, label in {**MEASURES, "gap": "the generalization gap"}.items()
+    ]
+
+
+def _tracks(target: float, points: list[Row], measure: str) -> report.Claim:
+    r, p = _rank_correlation(points, measure)
+    return report.Claim(
+        f"At training loss {target:g}, {MEASURES[measure]} tracks the generalization gap.",
+        by_p(r, p),
+        ours=f"rank correlation {report.show(r)} over {len(points)} runs (p = {report.show(p)})",
+        paper="flatter minima generalize better; how is open",
+        detail="Judged by the sign of the rank correlation if p < 0.05. Of five such p, one may be chance.",
+    )
+
+
+BIAS = Experiment(
+    name="review-bias",
+    title="Which sharpness SAM reduces, and whether it tracks the generalization gap.",
+    source="the review",
+    says="There are many versions of sharpness: which of them characterizes SAM's bias (section 3.3)? How is "
+    "sharpness connected to generalization (3.5)? A large ρ obtains a flatter minimum (3.2).",
+    scales={
+        "paper": Config(),
+        "quick": Config((0.2,), (0.2,), seeds=3, gradients=800),
+        "tiny": Config((0.1,), (2.2,), seeds=2, gradients=60, size=mnist.TINY),
+    },
+    runs=runs,
+    compute=mnist.compute,
+    tables=tables,
+    plots=plots,
+    claims=claims,
+    data=mnist.DATA,
+    notes=(
+        mnist.SETTING,
+        mnist.RATES,
+        "Sharpness falls with the loss, so runs are compared after the first epoch with a training loss of at most "
+        f"the target. All measures are on the training set, κ at radius {mnist.RADIUS:g}; random steps have length "
+        f"{mnist.FAR:g}, since shorter ones change the loss by less than float32 can tell.",
+        "κ is a lower bound, by ascent from SAM's point and one random point, 8 steps each; λ₁ by Lanczos to 1 %; "
+        "the trace by 8 random vectors; the average rise by 8 pairs of Gaussian steps.",
+        "Rank correlations are Spearman's, over all runs at one target: they mix methods and seeds, and a few tens "
+        "of runs of one small network say little about others.",
+    ),
+)

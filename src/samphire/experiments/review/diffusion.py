@@ -1,11 +1,9 @@
-r"""Mobahi's diffusion, which the review names as a predecessor, on the function of its figure 1, beside SAM.
+r"""Mobahi's diffusion, which the review names as a predecessor of SAM.
 
 The diffused function is the mean :math:`f_\sigma(x) = E f(x + \sigma z)` over standard normal :math:`z`. For a
 polynomial it is the polynomial :math:`\exp(\sigma^2 D^2 / 2) f`. The function of figure 1 is a polynomial and a
 proper fraction, :math:`(x - 1)^2 - a + a (2x + a - 1) / (x^2 + a)`, and the mean of :math:`1 / (x - i \sqrt a)` is
-Faddeeva's function :math:`w`, so that nothing is integrated numerically.
-
-samphire reproduce review-diffusion
+Faddeeva's function :math:`w`, so nothing is integrated numerically.
 """
 
 from __future__ import annotations
@@ -19,21 +17,13 @@ from numpy.polynomial import Polynomial
 from scipy.special import factorial, wofz
 
 from samphire import report
-from samphire.experiments import Row, by
-from samphire.experiments.review_fig1 import ENDS, LIMIT, STUCK, A, Array, ends, settle
+from samphire.experiments.experiment import Experiment, one_by_one
+from samphire.experiments.review.fig1 import ENDS, LIMIT, STUCK, A, Array, ends, settle
+from samphire.experiments.rows import Row, by
+from samphire.statistics import fact
 
-PAPER_SAYS = (
-    "Section 1: diffusion creates a series of diffused problems, optimizes the ultimate one, which is convex, and "
-    "traces its solution back through the less diffused ones. It is rather complicated, and its relationship with "
-    "generalization remains mysterious; SAM is simple and concerns sharpness directly."
-)
-NOTES = (
-    "Each diffused problem is minimized by gradient descent with the step 1/max|f_σ''|; σ falls by a constant factor "
-    "down to 0.001, and the last problem is f itself.",
-    f"SAM has the learning rate {LIMIT / 2:g}, half of the largest at which gradient descent can rest at the sharp "
-    "minimum.",
-    "For a network there is no closed form: Mobahi diffuses each kind of unit by an approximation, we do not.",
-)
+__all__ = ["DIFFUSION"]
+
 ROOT = sqrt(A)
 POLYNOMIAL = Polynomial([1 - A, -2, 1])
 LAST_SIGMA = 1e-3
@@ -88,9 +78,6 @@ class Config:
     last: int = 60_000  # on f itself: within 0.01 of 1 from anywhere beyond the barrier
 
 
-SCALES = {"paper": Config(), "quick": Config(20, 13, 20, 500), "tiny": Config(4, 3, 4, 50, 2000)}
-
-
 @dataclass(frozen=True)
 class Shape:
     """The diffused functions by themselves."""
@@ -129,7 +116,7 @@ def runs(config: Config) -> list[Shape | Traced | Sam]:
 
 
 def steps(run: Shape | Traced | Sam) -> int:
-    """Of the toy, in time."""
+    """In steps of the toy that take as long."""
     return {Shape: 100, Traced: 5000, Sam: 4000}[type(run)]
 
 
@@ -140,12 +127,12 @@ def row(run: Shape | Traced | Sam) -> Row:
         return {**kind, **_shape(run.sigmas)}
     x, strength, lr = np.linspace(-1, 1, run.starts), np.array(run.strengths)[:, None], np.array(SAM_LR)
     if isinstance(run, Sam):
-        found = ends(*settle(x, lr, strength, run.steps), lr, strength)
+        where = ends(*settle(x, lr, strength, run.steps), lr, strength)
     else:
         none = np.zeros(())
         traced = trace(x, strength, run.stages, run.steps)[-1]
-        found = ends(*settle(traced, lr, none, run.last), lr, none)  # the last problem is f itself
-    return {**kind, "ends": ["".join(line) for line in found]}
+        where = ends(*settle(traced, lr, none, run.last), lr, none)  # the last problem is f itself
+    return {**kind, "ends": ["".join(line) for line in where]}
 
 
 def _shape(sigmas: tuple[float, ...]) -> Row:
@@ -178,9 +165,9 @@ def trace(x: Array, sigma: Array, stages: int, steps: int) -> Array:
 def tables(rows: list[Row]) -> list[report.Table]:
     """Where the starts end, by method and strength."""
     lines = [
-        [f"{name} = {strength:g}" if strength else "gradient descent", *(found.count(end) for end in ENDS)]
+        [f"{name} = {strength:g}" if strength else "gradient descent", *(letters.count(end) for end in ENDS)]
         for kind, name in (("traced", "diffusion, σ"), ("sam", "SAM, ρ"))
-        for strength, found in _ends(rows, kind).items()
+        for strength, letters in _ends(rows, kind).items()
     ]
     caption = "How many of the starts, evenly from −1 to 1, end where."
     return [report.Table(["", *(words for words, _ in ENDS.values())], lines, caption)]
@@ -193,13 +180,13 @@ def _ends(rows: list[Row], kind: str) -> dict[float, str]:
 
 
 def convex_from(row: Row) -> float:
-    """The least standard deviation from which on the diffused function has no negative curvature."""
+    """The least standard deviation above which the diffused function has no negative curvature."""
     concave = [s for s, c in zip(row["sigmas"], row["curvature"], strict=True) if c < 0]
     return next((s for s in row["sigmas"] if s > max(concave, default=0.0)), float("nan"))
 
 
 def single_from(row: Row) -> float:
-    """The least standard deviation from which on it has a single critical point."""
+    """The least standard deviation above which it has a single critical point."""
     several = [s for s, c in zip(row["sigmas"], row["critical"], strict=True) if len(c) != 1]
     return next((s for s in row["sigmas"] if s > max(several, default=0.0)), float("nan"))
 
@@ -216,14 +203,14 @@ def plots(rows: list[Row]) -> list[Any]:
             left.plot(x, smooth(x, s), color=color, linewidth=1.4, label=f"{s:g}")
         left.set(title="diffused functions", xlabel="x", ylabel="f_σ(x)", ylim=(-0.05, 2))
         left.legend(title="σ", ncols=2)
-        points = [(s, c) for s, found in zip(shape["sigmas"], shape["critical"], strict=True) for c in found]
+        points = [(s, c) for s, places in zip(shape["sigmas"], shape["critical"], strict=True) for c in places]
         middle.plot(*zip(*points, strict=True), ".", color="#555555", markersize=3, label="critical points")
         for bound, name, style in ((single_from(shape), "one minimum", "-"), (convex_from(shape), "convex", "--")):
             middle.axvline(bound, color=report.PALETTE[2], linestyle=style, label=f"{name} from {bound:.3g}")
         middle.set(xscale="log", xlabel="σ", ylabel="x", title="critical points of f_σ")
         middle.legend(loc="upper left", bbox_to_anchor=(0, 0.9), frameon=True)
         for kind, label, color in (("traced", "diffusion, σ", 0), ("sam", "SAM, ρ", 1)):
-            share = {strength: found.count("1") / len(found) for strength, found in _ends(rows, kind).items()}
+            share = {strength: where.count("1") / len(where) for strength, where in _ends(rows, kind).items()}
             if 0.0 in share:
                 right.axhline(share.pop(0.0), color="#777777", linestyle=":", label="gradient descent")
             right.plot(list(share), list(share.values()), "o-", color=report.PALETTE[color], label=label)
@@ -243,7 +230,7 @@ def _convex(shape: Row) -> report.Claim:
     bound = convex_from(shape)
     return report.Claim(
         "Diffused enough, the problem is convex.",
-        bool(np.isfinite(bound)),
+        fact(bool(np.isfinite(bound))),
         ours=f"from σ = {bound:.3g}; it has one minimum from σ = {single_from(shape):.3g}",
         paper="the ultimate diffused problem is convex",
         detail="By the closed form of f_σ'' on a grid of x.",
@@ -251,12 +238,12 @@ def _convex(shape: Row) -> report.Claim:
 
 
 def _reaches(rows: list[Row], shape: Row) -> report.Claim:
-    """From strengths at which there is one minimum to begin with."""
-    all_ends = "".join(found for sigma, found in _ends(rows, "traced").items() if sigma >= single_from(shape))
+    """From strengths where the first problem has one minimum."""
+    letters = "".join(where for sigma, where in _ends(rows, "traced").items() if sigma >= single_from(shape))
     return report.Claim(
         "Traced back from a problem with one minimum, diffusion ends at the flat minimum from every start.",
-        set(all_ends) == {"1"} if all_ends else None,
-        ours=f"{all_ends.count('1')} of {len(all_ends)} (starts and first σ)",
+        fact(set(letters) == {"1"}) if letters else "open",
+        ours=f"{letters.count('1')} of {len(letters)} (starts and first σ)",
         paper="traces back (no experiment)",
     )
 
@@ -264,11 +251,35 @@ def _reaches(rows: list[Row], shape: Row) -> report.Claim:
 def _sam_reaches(rows: list[Row]) -> report.Claim:
     sam = _ends(rows, "sam")
     gd = sam.pop(0.0)
-    stuck = [end for found in sam.values() for end, plain in zip(found, gd, strict=True) if plain in STUCK]
+    stuck = [end for where in sam.values() for end, plain in zip(where, gd, strict=True) if plain in STUCK]
     return report.Claim(
         "From starts where gradient descent stays at the sharp minimum, SAM reaches the flat one.",
-        stuck.count("1") > len(stuck) / 2,
+        fact(stuck.count("1") > len(stuck) / 2),
         ours=f"{stuck.count('1')} of {len(stuck)} (starts and ρ); it rests at x = ρ in {stuck.count('r')}",
         paper="SAM is simple and concerns sharpness directly",
-        detail=f"At learning rate {SAM_LR:g}. Judged by more than half.",
+        detail=f"At learning rate {SAM_LR:g}. More than half must reach it.",
     )
+
+
+DIFFUSION = Experiment(
+    name="review-diffusion",
+    title="Diffusion, a predecessor of SAM, beside it on the function of figure 1.",
+    source="the review",
+    says="Section 1: diffusion creates a series of diffused problems, optimizes the ultimate one, which is convex, "
+    "and traces its solution back through the less diffused ones. It is rather complicated, and its relationship "
+    "with generalization remains mysterious; SAM is simple and concerns sharpness directly.",
+    scales={"paper": Config(), "quick": Config(20, 13, 20, 500), "tiny": Config(4, 3, 4, 50, 2000)},
+    runs=runs,
+    compute=one_by_one(row, steps),
+    tables=tables,
+    plots=plots,
+    claims=claims,
+    notes=(
+        "Each diffused problem is minimized by gradient descent with the step 1/max|f_σ''|; σ falls by a constant "
+        "factor down to 0.001, and the last problem is f itself.",
+        f"SAM has the learning rate {LIMIT / 2:g}, half of the largest at which gradient descent can rest at the "
+        "sharp minimum.",
+        "A network has no closed form. Mobahi diffuses each kind of unit by an approximation; we do not.",
+    ),
+    steps=steps,
+)

@@ -1,10 +1,8 @@
-r"""The review's figure 1: gradient descent and SAM between a sharp and a flat minimum on the line.
+r"""Figure 1 of the review: a sharp and a flat minimum on the line.
 
 The function is :math:`f(x) = x^2 (x - 1)^2 / (x^2 + a)` with :math:`a = 10^{-4}`. It is zero at 0, where its
 curvature is 20000, and at 1, where it is 2; between them is a barrier. Every cell of the map is one start, learning
 rate and :math:`\rho`, and shows where the iterates end.
-
-samphire reproduce review-fig1
 """
 
 from __future__ import annotations
@@ -20,21 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samphire import report
-from samphire.experiments import Row, by
+from samphire.experiments.experiment import Experiment, one_by_one
+from samphire.experiments.rows import Row, by
+from samphire.statistics import fact
+
+__all__ = ["ENDS", "FIG1", "LIMIT", "STUCK", "A", "Array", "ends", "settle"]
 
 Array = NDArray[np.float64]
 
-PAPER_SAYS = (
-    "Figure 1, on x²(x − 1)²/(x² + 0.0001): SAM is hard to stop where the landscape is sharp, goes through it and "
-    "gets the flatter minimum at 1; gradient descent sometimes stops at the sharper one at 0."
-)
-NOTES = (
-    "The review gives no start, learning rate or ρ. We map all of them; a cell compares both methods at one start "
-    "and learning rate, SAM at each ρ.",
-    "Gradient descent can rest at 0 only below a learning rate of 2/f''(0) = 0.0001. There SAM rests, for ρ beyond "
-    "the barrier, at x = ρ: its phantom point x − ρ is then the sharp minimum itself.",
-    "Ends are judged over the last 500 steps; the number of steps grows as 1/lr.",
-)
 
 A = 1e-4
 SHARP = 2 / A  # f''(0)
@@ -46,7 +37,7 @@ WATCHED = 500  # steps at the end
 ENDS = {
     "0": ("rests at 0, the sharp minimum", report.PALETTE[1]),
     "o": ("circles 0", report.PALETTE[4]),
-    "r": ("rests at x = ρ: the phantom is on 0", report.PALETTE[3]),
+    "r": ("rests at x = ρ, perturbed to 0", report.PALETTE[3]),
     "b": ("circles the barrier or x = ρ", "#7f7f7f"),
     "1": ("reaches 1, the flat minimum", report.PALETTE[2]),
     "w": ("swings widely or diverges", "#d9d9d9"),
@@ -77,16 +68,9 @@ def step(x: Array, lr: Array, rho: Array) -> Array:
 
 
 def settle(x: Array, lr: Array, rho: Array, steps: int) -> tuple[Array, Array]:
-    """The lowest and the highest point of each cell's last steps.
-
-    Args:
-        x: Starts; shapes are broadcast.
-        lr: Learning rates.
-        rho: Radii.
-        steps: How many.
-    """
+    """The lowest and the highest point of the last steps from starts ``x``; shapes are broadcast."""
     x = np.broadcast_arrays(x, lr, rho)[0].astype(float)
-    with np.errstate(over="ignore", invalid="ignore"):  # what diverges becomes nan and stays so
+    with np.errstate(over="ignore", invalid="ignore"):  # what diverges becomes nan
         for _ in range(steps - WATCHED):
             x = step(x, lr, rho)
         low = high = x
@@ -112,23 +96,16 @@ def ends(low: Array, high: Array, lr: Array, rho: Array) -> NDArray[np.str_]:
 
 @dataclass(frozen=True)
 class Config:
-    """Starts, and how many learning rates and radii from which lowest to which highest."""
+    """Starts; lowest, highest and number of the learning rates and of the radii."""
 
     starts: tuple[float, ...] = (-1.0, -0.5, 0.001, 0.02, 0.05)
     lrs: tuple[float, float, int] = (1e-5, 0.5, 96)
     rhos: tuple[float, float, int] = (1e-4, 0.9, 71)
 
 
-SCALES = {
-    "paper": Config(),
-    "quick": Config((-0.5, 0.02), (7e-5, 0.5, 48), (1e-4, 0.9, 36)),
-    "tiny": Config((-0.5,), (5e-4, 0.1, 6), (1e-3, 0.9, 6)),
-}
-
-
 @dataclass(frozen=True)
 class Map:
-    """All starts and radii, the first radius being 0, at learning rates that need equally many steps."""
+    """All starts and radii (the first is 0) at learning rates that need equally many steps."""
 
     starts: tuple[float, ...]
     lrs: tuple[float, ...]
@@ -167,13 +144,13 @@ def _steps(lr: float) -> int:
 
 
 def steps(run: Map | Orbit) -> int:
-    """Of the toy, in time: a step costs by the cell and by the call."""
+    """In steps of the toy that take as long; a step here has a cost per cell and one per call."""
     cells = len(run.starts) * len(run.lrs) * len(run.rhos) if isinstance(run, Map) else len(run.rhos)
     return run.steps * (1000 + cells) // 15_000
 
 
 def row(run: Map | Orbit) -> Row:
-    """The ends of a band of the map, a string over rho for each learning rate and start; or a fact's orbits."""
+    """For a map, a string of ends over rho for each start and learning rate; for a fact, its orbits."""
     rho = np.array(run.rhos)
     if isinstance(run, Orbit):
         low, high = settle(np.array(run.start), np.array(run.lr), rho, run.steps)
@@ -185,7 +162,7 @@ def row(run: Map | Orbit) -> Row:
 
 
 def cells(rows: list[Row]) -> Iterator[tuple[float, float, str, str]]:
-    """Of the map: start, learning rate, the end of gradient descent, and those of SAM over rho."""
+    """Of the map: start, learning rate, where gradient descent ends, and where SAM ends over rho."""
     for band in by(rows, "fact")[""]:
         for start, lines in zip(band["starts"], band["ends"], strict=True):
             for lr, line in zip(band["lrs"], lines, strict=True):
@@ -198,12 +175,12 @@ def tables(rows: list[Row]) -> list[report.Table]:
 
 
 def _counts(rows: list[Row]) -> report.Table:
-    lines = []
     both = Counter((gd, end) for _, _, gd, line in cells(rows) for end in line)
-    for gd in ENDS:
-        counts = [both[gd, end] for end in ENDS]
-        if sum(counts):
-            lines.append([f"GD {ENDS[gd][0]}", *counts])
+    lines = [
+        [f"GD {words}", *(both[gd, end] for end in ENDS)]
+        for gd, (words, _) in ENDS.items()
+        if any(both[gd, end] for end in ENDS)
+    ]
     caption = "Cells of the map by where gradient descent ends (rows) and SAM from the same start at the same rate."
     return report.Table(["", *(f"SAM {words}" for words, _ in ENDS.values())], lines, caption)
 
@@ -262,9 +239,7 @@ def _function() -> Any:
             for (rho, color), x in zip(drawn.items(), ends, strict=True):
                 panel.plot(x, f(x), ".", color=color, markersize=7, label=f"SAM, ρ = {rho:g}" if rho else "GD")
             panel.set(title=f"near 0, last steps at lr = {lr:g}", ylim=(-0.05, 1.0))
-        axes[1].annotate(
-            "x = ρ = 0.3: its\nphantom is on 0", (0.3, 0.48), (0.15, 0.2), arrowprops={"arrowstyle": "->"}
-        )
+        axes[1].annotate("x = ρ = 0.3,\nperturbed to 0", (0.3, 0.48), (0.15, 0.2), arrowprops={"arrowstyle": "->"})
         axes[2].legend(loc="lower right")
     return figure
 
@@ -288,10 +263,8 @@ def _map(rows: list[Row]) -> Any:
     lrs = sorted(lr for band in bands for lr in band["lrs"])
     codes = list(ENDS)
     colors = ListedColormap([color for _, color in ENDS.values()])
-    with report.figure(1, len(starts), size=(2.6 * len(starts) + 3.2, 4.6), sharey=True, squeeze=False) as (
-        figure,
-        axes,
-    ):
+    size = (2.6 * len(starts) + 3.2, 4.6)
+    with report.figure(1, len(starts), size, sharey=True, squeeze=False) as (figure, axes):
         for panel, start in zip(axes[0], starts, strict=True):
             lines = sorted((lr, gd + line) for at, lr, gd, line in cells(rows) if at == start)
             shown = np.array([[codes.index(end) for end in line] for _, line in lines])
@@ -311,20 +284,19 @@ def _map(rows: list[Row]) -> Any:
 
 def claims(rows: list[Row]) -> list[report.Claim]:
     """The figure's message, its converse, and the three facts."""
-    return [_separation(rows), _never_rests(rows), _as_good(rows), _cycle(rows), _phantom(rows), _trap(rows)]
+    return [_separation(rows), _never_rests(rows), _as_good(rows), _cycle(rows), _fixed_point(rows), _trap(rows)]
 
 
 def _separation(rows: list[Row]) -> report.Claim:
     pairs = [(gd, end) for _, _, gd, line in cells(rows) if gd in STUCK for end in line]
-    found = sum(end == "1" for _, end in pairs)
+    reached = sum(end == "1" for _, end in pairs)
+    otherwise = "" if reached else " In these cells SAM circles 0 or the barrier, or rests at x = ρ."
     return report.Claim(
         "At some start, learning rate and ρ, gradient descent stays at the sharp minimum, SAM reaches the flat one.",
-        found > 0,
-        ours=f"{found} of the {len(pairs)} cells where gradient descent stays at 0",
+        fact(reached > 0),
+        ours=f"{reached} of the {len(pairs)} cells where gradient descent stays at 0",
         paper="shown in figure 1",
-        detail="Staying includes circling 0. In these cells SAM circles 0 or the barrier, or rests at x = ρ."
-        if not found
-        else "Staying includes circling 0.",
+        detail=f"Staying includes circling 0.{otherwise}",
     )
 
 
@@ -333,7 +305,7 @@ def _never_rests(rows: list[Row]) -> report.Claim:
     sam = [end for _, lr, _, line in cells(rows) if lr < LIMIT for end in line]
     return report.Claim(
         "Where gradient descent rests at the sharp minimum, SAM does not.",
-        not any(end == "0" for end in sam) if "0" in gd else None,
+        fact("0" not in sam) if "0" in gd else "open",
         ours=f"below lr = {LIMIT:g}, gradient descent rests at 0 in {gd.count('0')} of {len(gd)} cells, SAM in "
         f"{sam.count('0')} of {len(sam)}: it circles 0 in {sam.count('o')} and rests at x = ρ in {sam.count('r')}",
         paper="SAM is hard to stop when the landscape is sharp",
@@ -345,7 +317,7 @@ def _as_good(rows: list[Row]) -> report.Claim:
     failed = sum(end != "1" for end in sam)
     return report.Claim(
         "Where gradient descent reaches the flat minimum, SAM does too.",
-        failed == 0 if sam else None,
+        fact(failed == 0) if sam else "open",
         ours=f"SAM does not in {failed} of {len(sam)} cells",
         paper="SAM gets the flatter minimum",
     )
@@ -359,21 +331,21 @@ def _cycle(rows: list[Row]) -> report.Claim:
     ]
     return report.Claim(
         "S1: SAM's limit at 0 is a cycle of amplitude ρ·lr·h/(2 − lr·h).",
-        max(errors) < 1e-3,
+        fact(max(errors) < 1e-3),
         ours=f"relative error at most {max(errors):.1e} (n={len(errors)})",
         paper="not stated",
-        detail="Judged by a thousandth: the amplitude is exact for a parabola, to first order in ρ here.",
+        detail="Within a thousandth: the amplitude is exact for a parabola, to first order in ρ here.",
     )
 
 
-def _phantom(rows: list[Row]) -> report.Claim:
+def _fixed_point(rows: list[Row]) -> report.Claim:
     below, above = (
         [row["ends"] for row in by(rows, "fact")["S2"] if (row["lr"] < LIMIT) == side] for side in (True, False)
     )
-    rest, leave = ("".join(below), "".join(above))
+    rest, leave = "".join(below), "".join(above)
     return report.Claim(
         "S2: x = ρ, beyond the barrier, is a fixed point of SAM, stable exactly below lr = 2/f''(0).",
-        set(rest) == {"r"} and "r" not in leave,
+        fact(set(rest) == {"r"} and "r" not in leave),
         ours=f"1 % below, SAM rests there at {rest.count('r')} of {len(rest)} ρ; 1 % above, at {leave.count('r')}",
         paper="not stated; “the update stops when the gradient at the phantom point is 0”",
     )
@@ -385,8 +357,35 @@ def _trap(rows: list[Row]) -> report.Claim:
     away = max(max(abs(low - BARRIER), abs(high - BARRIER)) / rho for rho, low, high in orbits if rho)
     return report.Claim(
         "S3: the top of the barrier attracts SAM, while gradient descent leaves it for the flat minimum.",
-        away < 0.1 and row["ends"][0] == "1",
+        fact(away < 0.1 and row["ends"][0] == "1"),
         ours=f"from {row['start']:g}, SAM stays within {away:.2g} ρ of {BARRIER:.5f}; gradient descent "
         f"{ENDS[row['ends'][0]][0]}",
         paper="not stated",
     )
+
+
+FIG1 = Experiment(
+    name="review-fig1",
+    title="Figure 1 of the review: gradient descent and SAM between a sharp and a flat minimum on the line.",
+    source="the review",
+    says="Figure 1, on x²(x − 1)²/(x² + 0.0001): SAM is hard to stop where the landscape is sharp, goes through it "
+    "and gets the flatter minimum at 1; gradient descent sometimes stops at the sharper one at 0.",
+    scales={
+        "paper": Config(),
+        "quick": Config((-0.5, 0.02), (7e-5, 0.5, 48), (1e-4, 0.9, 36)),
+        "tiny": Config((-0.5,), (5e-4, 0.1, 6), (1e-3, 0.9, 6)),
+    },
+    runs=runs,
+    compute=one_by_one(row, steps),
+    tables=tables,
+    plots=plots,
+    claims=claims,
+    notes=(
+        "The review gives no start, learning rate or ρ. We map all of them: from each start and at each learning "
+        "rate, gradient descent and SAM with each ρ.",
+        "Gradient descent can rest at 0 only below a learning rate of 2/f''(0) = 0.0001. There SAM rests, for ρ "
+        "beyond the barrier, at x = ρ: its perturbed point x − ρ is then the sharp minimum itself.",
+        "Ends are judged over the last 500 steps; the number of steps grows as 1/lr.",
+    ),
+    steps=steps,
+)

@@ -1,7 +1,4 @@
-"""Label noise: test error of SGD and SAM when some of the training labels are wrong.
-
-samphire reproduce review-labelnoise --root DIR
-"""
+"""Label noise: does SAM resist it better than SGD?"""
 
 from __future__ import annotations
 
@@ -9,20 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
-from samphire.experiments import Row, by, collapsed, mean, mnist
-from samphire.experiments.mnist import SAM, SGD, Run, Size
+from samphire.experiments.claims import lower_claim
+from samphire.experiments.experiment import Experiment
+from samphire.experiments.review import mnist
+from samphire.experiments.review.mnist import SAM, SGD, Run, Size
+from samphire.experiments.rows import Row, by, collapsed, mean
 
-DATA = mnist.DATA
-PAPER_SAYS = "SAM improves robustness to label noise (section 2.3, of the original paper); why is not known (3.6)."
-NOTES = (
-    mnist.SETTING,
-    mnist.RATES,
-    "A wrong label is another class, each as likely. The test labels are clean. The examples that are wrong at one "
-    "level are among those at the next.",
-    "SAM has half as many steps for the same gradient computations, and a network that trains for less time fits "
-    "less of the noise. So SGD is shown twice: after as many gradient computations, and halfway, after as "
-    "many steps.",
-)
+__all__ = ["LABEL_NOISE"]
+
 HALFWAY = "SGD, halfway"
 RHO = 0.1
 
@@ -36,14 +27,6 @@ class Config:
     seeds: int = 5
     gradients: int = 4000
     size: Size = mnist.WHOLE
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config((0.0, 0.4), (RHO, 0.2), seeds=3, gradients=1500),
-    "tiny": Config((0.0, 0.6), (RHO,), seeds=2, gradients=40, size=mnist.TINY),
-}
-compute, steps = mnist.compute, mnist.steps
 
 
 def runs(config: Config) -> list[Run]:
@@ -99,20 +82,49 @@ def plots(rows: list[Row]) -> list[Any]:
 
 
 def claims(rows: list[Row]) -> list[report.Claim]:
-    """At every level with noise, each radius against SGD after as many gradients and after as many steps."""
+    """At every level with noise: SAM against SGD after equally many gradients and after equally many steps."""
     methods = {name: by(some, "flipped") for name, some in _methods(rows).items()}
-    found = []
+    judged = []
     for level in (level for level in methods["SGD"] if level > 0):
         shown = ", ".join(f"{name} {mean(cells[level], 'test_error')}" for name, cells in methods.items())
-        sam = methods[_name(RHO)][level]
-        for against, sense in (("SGD", "as many gradient computations"), (HALFWAY, "as many steps")):
-            found.append(
-                mnist.claim(
-                    f"{level:.0%} wrong labels: SAM's test error is below SGD's after {sense}.",
-                    mnist.fall(methods[against][level], sam, "test_error"),
-                    "more robust",
-                    shown,
-                    f"Judged for {_name(RHO)}, fixed beforehand.",
-                )
+        judged += [
+            lower_claim(
+                f"{level:.0%} wrong labels: SAM's test error is below SGD's after equally many {unit}.",
+                before=methods[other][level],
+                after=methods[_name(RHO)][level],
+                column="test_error",
+                says="more robust",
+                ours=shown,
+                detail=f"Judged for {_name(RHO)}, fixed beforehand.",
             )
-    return found
+            for other, unit in (("SGD", "gradient computations"), (HALFWAY, "steps"))
+        ]
+    return judged
+
+
+LABEL_NOISE = Experiment(
+    name="review-labelnoise",
+    title="Label noise: test error of SGD and SAM when some of the training labels are wrong.",
+    source="the review",
+    says="SAM improves robustness to label noise (section 2.3, of the original paper); why is not known (3.6).",
+    scales={
+        "paper": Config(),
+        "quick": Config((0.0, 0.4), (RHO, 0.2), seeds=3, gradients=1500),
+        "tiny": Config((0.0, 0.6), (RHO,), seeds=2, gradients=40, size=mnist.TINY),
+    },
+    runs=runs,
+    compute=mnist.compute,
+    tables=tables,
+    plots=plots,
+    claims=claims,
+    data=mnist.DATA,
+    notes=(
+        mnist.SETTING,
+        mnist.RATES,
+        "A wrong label is one of the other classes, each equally likely. The test labels are clean. The examples "
+        "that are wrong at one level are also wrong at the next.",
+        "SAM has half as many steps for the same gradient computations, and a network that trains for less time "
+        "fits less of the noise. So SGD is shown twice: after equally many gradient computations, and halfway, "
+        "after equally many steps.",
+    ),
+)

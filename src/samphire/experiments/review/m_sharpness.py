@@ -1,7 +1,4 @@
-"""m-sharpness: test error against the number of examples that share a perturbation.
-
-samphire reproduce review-m --root DIR
-"""
+"""m-sharpness: fewer examples share a perturbation."""
 
 from __future__ import annotations
 
@@ -9,19 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
-from samphire.experiments import Row, by, collapsed, mean, mnist
-from samphire.experiments.mnist import SAM, SGD, Run, Size
+from samphire.experiments.claims import lower_claim
+from samphire.experiments.experiment import Experiment
+from samphire.experiments.review import mnist
+from samphire.experiments.review.mnist import SAM, SGD, Run, Size
+from samphire.experiments.rows import Row, by, collapsed, mean
 
-DATA = mnist.DATA
-PAPER_SAYS = "As m, the number of examples that share a perturbation, decreases, the minimum may generalise better."
-NOTES = (
-    mnist.SETTING,
-    mnist.RATES,
-    "A batch of 10 is cut into parts of m; each has its own climb, and the step is along the mean of the gradients "
-    "found. m = 10 is SAM. All make the same number of steps, and each part's two passes together count as two over "
-    "the batch, although small parts take longer.",
-    "SGD has the same number of gradient computations, so twice as many steps.",
-)
+__all__ = ["M_SHARPNESS"]
 
 
 @dataclass(frozen=True)
@@ -33,14 +24,6 @@ class Config:
     seeds: int = 5
     gradients: int = 3000
     size: Size = mnist.WHOLE
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config((2, 10), (0.1,), seeds=3, gradients=1000),
-    "tiny": Config((5, 10), (0.1,), seeds=2, gradients=40, size=mnist.TINY),
-}
-compute, steps = mnist.compute, mnist.steps
 
 
 def runs(config: Config) -> list[Run]:
@@ -57,8 +40,8 @@ def runs(config: Config) -> list[Run]:
 
 def _split(rows: list[Row]) -> tuple[list[Row], dict[float, list[Row]]]:
     """SGD's runs, and the others by rho."""
-    plain = by(rows, "rule")
-    return plain[""], by(plain["m_sharpness"], "rho")
+    rules = by(rows, "rule")
+    return rules[""], by(rules["m_sharpness"], "rho")
 
 
 def tables(rows: list[Row]) -> list[report.Table]:
@@ -92,18 +75,46 @@ def plots(rows: list[Row]) -> list[Any]:
 
 def claims(rows: list[Row]) -> list[report.Claim]:
     """The smallest m against the whole batch, for each rho."""
-    found = []
+    judged = []
     for rho, some in _split(rows)[1].items():
         cells = by(some, "m")
-        small, whole = cells[min(cells)], cells[max(cells)]
-        for column, name in (("test_error", "test error"), ("gap", "generalisation gap")):
-            found.append(
-                mnist.claim(
-                    f"ρ = {rho:g}: the {name} is lower at m = {min(cells)} than at m = {max(cells)}.",
-                    mnist.fall(whole, small, column),
-                    "a smaller m may generalise better",
-                    ", ".join(f"{mean(cell, column)} at m = {m}" for m, cell in cells.items()),
-                    "The training losses differ too; they are in the table.",
-                )
+        judged += [
+            lower_claim(
+                f"ρ = {rho:g}: the {name} is lower at m = {min(cells)} than at m = {max(cells)}.",
+                before=cells[max(cells)],
+                after=cells[min(cells)],
+                column=column,
+                says="a smaller m may generalize better",
+                ours=", ".join(f"{mean(cell, column)} at m = {m}" for m, cell in cells.items()),
+                detail="The training losses differ too; they are in the table.",
             )
-    return found
+            for column, name in (("test_error", "test error"), ("gap", "generalization gap"))
+        ]
+    return judged
+
+
+M_SHARPNESS = Experiment(
+    name="review-m",
+    title="m-sharpness: test error against the number of examples that share a perturbation.",
+    source="the review",
+    says="As m, the number of examples that share a perturbation, decreases, the minimum may generalize better.",
+    scales={
+        "paper": Config(),
+        "quick": Config((2, 10), (0.1,), seeds=3, gradients=1000),
+        "tiny": Config((5, 10), (0.1,), seeds=2, gradients=40, size=mnist.TINY),
+    },
+    runs=runs,
+    compute=mnist.compute,
+    tables=tables,
+    plots=plots,
+    claims=claims,
+    data=mnist.DATA,
+    notes=(
+        mnist.SETTING,
+        mnist.RATES,
+        "A batch of 10 is cut into parts of m. Each part has its own perturbation, and the step is along the mean "
+        "of their gradients. m = 10 is SAM. All make the same number of steps: the two passes over all parts count "
+        "as two over the batch, although small parts take longer.",
+        "SGD has the same number of gradient computations, so twice as many steps.",
+    ),
+)

@@ -1,4 +1,4 @@
-"""What the review's experiments on MNIST share: the network, a thousand digits, runs, rows, paired comparisons."""
+"""What the review's experiments on MNIST share: the network, a thousand digits, runs, rows."""
 
 from __future__ import annotations
 
@@ -17,20 +17,27 @@ from torch.nn import functional as F
 
 from samphire import report
 from samphire.data.arrays import mnist
-from samphire.experiments import Places, Row, by, mean
+from samphire.experiments.experiment import Places
+from samphire.experiments.rows import Row, by, mean
 from samphire.models import mlp
 from samphire.optim import SharpnessAware
 from samphire.optim.describe import in_use
-from samphire.report import Estimate
+from samphire.optim.requests import Rule
+from samphire.progress import Progress, stretch
 from samphire.train import ModuleConfig, Problem, Result, fit_many, generator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = [
+    "BUDGET", "DATA", "FAR", "GRID", "METHODS", "RADIUS", "RATES", "SAM", "SETTING", "SGD", "TINY", "WHOLE",
+    "Clock", "Method", "Run", "Size", "at_epoch", "compute", "draw",
+]  # fmt: skip
+
 DATA = ("mnist",)
 WIDTHS = (784, 500, 300, 10)
 RADIUS = 0.05  # at which sharpness is measured
-FAR = 5.0  # for its average: of a random step as short as that, float32 sees nothing
+FAR = 5.0  # of the random steps for its average: shorter ones change the loss by less than float32 can tell
 BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, fused=True),
     "adam": partial(torch.optim.Adam, fused=True),
@@ -43,11 +50,10 @@ SETTING = (
 )
 RATES = (
     "The review prints no learning rates and no ρ. Ours are constant and without momentum: the best of a grid by "
-    "training loss, the smaller of two that are equal within their errors, on seeds that are used for nothing else; "
+    "training loss, on seeds that are used for nothing else; if two are equal within their errors, the smaller. "
     "ρ = 0.05 is the default of SAM's authors."
 )
-BUDGET = "A gradient computation is a pass forth and back over a batch: a step of SAM counts two."
-JUDGED = "Judged by the paired difference over seeds: clear if it exceeds two of its standard errors."
+BUDGET = "A gradient computation is a forward and a backward pass over a batch; a step of SAM has two."
 
 
 class Method(NamedTuple):
@@ -89,7 +95,7 @@ class Run:
         test: Test examples, the first ones.
         looks: Checkpoints along the run, besides the start.
         averaged: Whether the weights of the second half are averaged as well (SWA).
-        measure_at: Training losses at which, when first reached, sharpness is measured.
+        measure_at: Training losses; sharpness is measured where the run first reaches each.
 
     Example:
         >>> SAM.run(gradients=15_000).epochs, SGD.run(gradients=15_000).epochs
@@ -113,17 +119,23 @@ class Run:
     batch = 10
 
     @property
-    def made(self) -> Any:
-        """The rule itself, or ``None``."""
+    def optimizer_rule(self) -> Rule | None:
+        """The rule itself; ``None`` for the plain gradient."""
         if not self.rule:
             return None
-        steps = self.gradients // 2  # for rules that follow the length of the training; all such take two passes
+        steps = self.gradients // 2  # for rules that follow the length of training; all of them take two passes
         return in_use(self.rule, steps=steps, batch=self.batch, **dict(self.settings))
 
     @property
     def passes(self) -> float:
         """Gradient computations of a step."""
-        return 1.0 if self.made is None else float(self.made.passes)
+        rule = self.optimizer_rule
+        return 1.0 if rule is None else float(rule.passes)
+
+    @property
+    def steps(self) -> int:
+        """How long the run takes, in gradient computations; one over part of a batch takes as long as any."""
+        return self.gradients * math.ceil(self.batch / dict(self.settings).get("m", self.batch))
 
     @property
     def epochs(self) -> int:
@@ -141,7 +153,7 @@ class Run:
         """The run for ``fit_many``."""
         return ModuleConfig(
             problem(digits, self.seed, self.n, self.flipped, self.test, network(self.widths)),
-            self.made,
+            self.optimizer_rule,
             self.seed,
             self.epochs,
             self.batch,
@@ -177,7 +189,7 @@ class Clock:
 
 
 def _stepper(method: Method, source: Problem) -> Callable[[Tensor, Tensor], None]:
-    net, rule = source.model(generator(0, "init")), method.run().made
+    net, rule = source.model(generator(0, "init")), method.run().optimizer_rule
     opt = BASES[method.base](net.parameters(), lr=method.lr)
     if rule is not None:
         opt = SharpnessAware(net, opt, rule)
@@ -254,40 +266,32 @@ def problem(
     )
 
 
-def compute(
-    runs: Sequence[Run | Clock], places: Places, progress: Callable[[int, int], None]
-) -> Iterator[tuple[Run | Clock, Row]]:
-    """Train runs that look at the same epochs together; every run with its row."""
-    digits, total, done = load(os.fspath(places.data)), sum(map(steps, runs)), 0
-    groups = by(({"run": run, "look": getattr(run, "checkpoints", ())} for run in runs), "look")
+def compute(runs: Sequence[Run | Clock], places: Places, progress: Progress) -> Iterator[tuple[Run | Clock, Row]]:
+    """Each run with its row; runs with the same checkpoints are trained together."""
+    digits, done, total = load(os.fspath(places.data)), 0, sum(run.steps for run in runs)
+    for clock in (run for run in runs if isinstance(run, Clock)):
+        yield clock, clock.row(digits)
+        done += clock.steps
+        progress("clock", done, total)
+    groups = by(({"run": run, "epochs": run.checkpoints} for run in runs if isinstance(run, Run)), "epochs")
     for checkpoints, group in groups.items():
-        chosen = [cell["run"] for cell in group]
-        for run in (run for run in chosen if isinstance(run, Clock)):
-            yield run, run.row(digits)
-        trained = {run.config(digits): run for run in chosen if isinstance(run, Run)}
-        weight = sum(map(steps, chosen))
-        heavy = any(run.measure_at for run in trained.values())  # whose weights are kept: few at a time
+        trained = {cell["run"].config(digits): cell["run"] for cell in group}
+        after = done + sum(run.steps for run in trained.values())
+        part = stretch(progress, done / total, after / total, total)
+        weights = any(run.measure_at for run in trained.values())
         for result in fit_many(
             list(trained),
             checkpoints=checkpoints,
-            keep_weights=heavy,
-            chunk=3 if heavy else 15,
-            progress=lambda d, t, done=done, weight=weight: progress(done + weight * d // t, total),  # type: ignore[misc]
+            keep_weights=weights,
+            chunk=3 if weights else 15,  # all checkpoints of a chunk are in memory at once
+            progress=lambda *counts, part=part: part("training", *counts[-2:]),
         ):
             yield trained[result.config], row(trained[result.config], result)
-        done += weight
-
-
-def steps(run: Run | Clock) -> int:
-    """How long a run takes, in gradient computations; one over a part of a batch takes about as long as any."""
-    if isinstance(run, Clock):
-        return run.steps
-    parts = math.ceil(run.batch / dict(run.settings).get("m", run.batch))
-    return run.gradients * parts
+        done = after
 
 
 def row(run: Run, result: Result) -> Row:
-    """Settings, the curves, the values at the end and, if asked for, sharpness where a loss was first reached."""
+    """Settings, curves, values at the end and, at each loss of ``measure_at``, sharpness."""
     per_epoch = run.passes * run.n / run.batch
     curve = [
         {"gradients": round(c.epoch * per_epoch), "epoch": c.epoch, **_rounded(c.values)} for c in result.checkpoints
@@ -308,7 +312,7 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 def _measured(result: Result, target: float) -> Row:
-    """Sharpness on the training set at the first checkpoint whose loss is at most the target; empty if none is."""
+    """Sharpness on the training set at the first checkpoint with a loss of at most the target, if there is one."""
     from samphire.landscape import Landscape, average_sharpness, eigenvalues, sharpness, trace
 
     reached = next((c for c in result.checkpoints if c.values["loss"] <= target), None)
@@ -331,49 +335,7 @@ def _measured(result: Result, target: float) -> Row:
     return {"target": target, "reached": True, "epoch": reached.epoch, **_rounded(values)}
 
 
-# Comparisons and pictures
-
-
-def fall(before: Iterable[Row], after: Iterable[Row], column: str) -> Estimate:
-    """How much a column falls from some runs to others with the same seeds, over the seeds that trained in both.
-
-    Example:
-        >>> a = [{"seed": s, "e": 0.3 + 0.1 * s, "collapsed": False} for s in (0, 1)]
-        >>> b = [{"seed": s, "e": 0.1, "collapsed": False} for s in (1, 0)]
-        >>> print(fall(a, b, "e"))
-        0.250 ± 0.050 (n=2)
-    """
-    there = {row["seed"]: row for row in after if not row["collapsed"]}
-    pairs = ((row, there[row["seed"]]) for row in before if row["seed"] in there and not row["collapsed"])
-    return report.estimate(one[column] - two[column] for one, two in pairs)
-
-
-def clear(difference: Estimate) -> bool | None:
-    """Whether a difference is above zero by two standard errors; ``None`` if it is within them, or not known."""
-    if difference.n < 2 or not math.isfinite(difference.mean) or abs(difference.mean) <= 2 * difference.error:
-        return None
-    return difference.mean > 0
-
-
-def claim(text: str, difference: Estimate, said: str, ours: str, detail: str = "") -> report.Claim:
-    """A claim that a paired difference is positive; within two standard errors of zero it is not judged.
-
-    Args:
-        text: The claim.
-        difference: Positive if it holds.
-        said: What the review has.
-        ours: What we found, in words, without the difference.
-        detail: More on how it was judged.
-    """
-    holds = clear(difference)
-    unclear = "Not clear: the difference is within two standard errors of zero." if holds is None else ""
-    return report.Claim(
-        text,
-        holds,
-        ours=f"{ours}; a difference of {difference}",
-        paper=said,
-        detail=" ".join(part for part in (unclear, JUDGED, detail) if part),
-    )
+# Pictures
 
 
 def at_epoch(row: Row, epoch: int) -> Row:
@@ -386,8 +348,3 @@ def draw(axes: Axes, rows: Iterable[Row], x: str, y: str, label: str, **kwargs: 
     """A curve of means against a setting."""
     cells = by(rows, x)
     report.curve(axes, list(cells), [mean(cell, y) for cell in cells.values()], label, **kwargs)
-
-
-def percent(estimate: Estimate) -> str:
-    """A share in per cent, without its n."""
-    return f"{100 * estimate.mean:.2f} %"
