@@ -102,7 +102,7 @@ def node():
 
 def work(job, out, fault=None):
     """A row for each epoch; goes on where it was. A fault is a function of the job, its run and the next epoch."""
-    with records.open(out, job) as run:
+    with records.open_run(out, job) as run:
         for epoch in range(len(run.rows), job.epochs):
             if fault is not None:
                 fault(job, run, epoch)
@@ -379,7 +379,7 @@ def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
 def test_a_run_that_another_process_writes_is_left_to_it(tmp_path, finishes):
     """However often it is looked at; its result is taken, or it is computed here if its writer gives up."""
     begun, computed, theirs = [], [], ExitStack()
-    run = theirs.enter_context(records.open(tmp_path, JOBS[0]))
+    run = theirs.enter_context(records.open_run(tmp_path, JOBS[0]))
     run.append({"epoch": 0, "value": 0})
 
     def let_go():
@@ -410,13 +410,13 @@ def test_a_run_that_another_process_writes_is_left_to_it(tmp_path, finishes):
 def test_states_and_last_rows(tmp_path):
     done, stopped, running, failed, _, begun = jobs = [Job(i, epochs=1) for i in range(6)]
     work(done, tmp_path)
-    with records.open(tmp_path, stopped) as run:
+    with records.open_run(tmp_path, stopped) as run:
         run.append({"epoch": 1, "stopped": "the loss is not finite."})
-    with pytest.raises(ArithmeticError), records.open(tmp_path, begun) as run:
+    with pytest.raises(ArithmeticError), records.open_run(tmp_path, begun) as run:
         run.append({"epoch": 1})
         raise_error()
     sweep.run([failed, running], raise_error_of, tmp_path)
-    with records.open(tmp_path, running):  # once more, after it failed
+    with records.open_run(tmp_path, running):  # once more, after it failed
         found = sweep.trials(tmp_path, jobs)
     assert [t.state for t in found] == ["done", "stopped", "running", "failed", "missing", "missing"]
     assert [t.row and t.row["epoch"] for t in found] == [0, 1, None, None, None, 1]

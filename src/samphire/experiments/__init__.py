@@ -234,7 +234,7 @@ class _Work:
         module = self.modules[group[0]]
         known = self._known(module)
         with ExitStack() as stack:
-            folders = {n: stack.enter_context(records.open(self.store, Job(n, self.configs[n]))) for n in group}
+            folders = {n: stack.enter_context(records.open_run(self.store, Job(n, self.configs[n]))) for n in group}
 
             def keep(row: Row) -> None:
                 for name, folder in folders.items():

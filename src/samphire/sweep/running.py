@@ -57,7 +57,7 @@ def run(
 
     Args:
         jobs: Frozen dataclasses.
-        work: Computes one of them by :func:`samphire.records.open` in ``out``. A function of an importable module, or
+        work: Computes one of them by :func:`samphire.records.open_run` in ``out``. A function of an importable module, or
             a ``functools.partial`` of one: ``partial(fit, root=root, out=out)``.
         out: The folder of the runs. For Ray every node must see it, and the data, under the same absolute path.
         on: ``"here"``, one by one; ``"processes"``, interpreters of their own with one thread each; ``"ray"``, tasks
@@ -73,7 +73,7 @@ def run(
         >>> from samphire.sweep import grid
         >>> job = grid("cifar-mnist", rho=[0], lr=[0.1])[0]
         >>> def work(config):
-        ...     with records.open(out, config) as run:
+        ...     with records.open_run(out, config) as run:
         ...         run.append({"val_error": config.lr})
         >>> with tempfile.TemporaryDirectory() as out:
         ...     [(trial.state, trial.row) for trial in run([job], work, out).trials]

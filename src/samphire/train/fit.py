@@ -265,7 +265,7 @@ def _store(path: Path, state: Any) -> None:
 def _opened(out: str | os.PathLike[str], config: Config, ranks: Ranks) -> Iterator[Any]:
     """The run's folder at the first process; the others have its name only."""
     if ranks.first:
-        with records.open(out, config) as run:
+        with records.open_run(out, config) as run:
             yield run
     else:
         yield _Elsewhere(Path(out) / records.key(config))
