@@ -16,7 +16,7 @@ from rich.console import Console
 from samphire import models, probes, records, report
 from samphire.cli.progress import bar
 from samphire.data.parts import Parts, load_parts
-from samphire.train.fit import load_weights
+from samphire.train import load_weights
 
 Advance = Callable[[str, int, int], None]
 Curves = dict[str, dict[int, probes.Probe]]

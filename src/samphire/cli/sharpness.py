@@ -24,7 +24,7 @@ from samphire.data.cache import decoded
 from samphire.data.parts import default_cache
 from samphire.data.split import Split
 from samphire.landscape import Landscape
-from samphire.train.fit import load_weights
+from samphire.train import load_weights
 from samphire.tree import Vector
 
 Advance = Callable[[str, int, int], None]

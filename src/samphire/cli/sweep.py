@@ -16,6 +16,7 @@ from rich.console import Console
 from samphire import data, report
 from samphire import sweep as sweeps
 from samphire.cli.progress import bar
+from samphire.statistics import Estimate
 from samphire.train import Config, fit, parse
 
 SIDES = 3  # of a table: what fits 80 columns
@@ -127,7 +128,7 @@ def _say(trial: sweeps.Trial) -> None:
 def _show(found: Sequence[sweeps.Trial], by: str, as_json: bool) -> None:
     rows = sweeps.table(found, by)
     if as_json:
-        plain = [{name: vars(cell) if name in _spreads(row) else cell for name, cell in row.items()} for row in rows]
+        plain = [{name: _numbers(cell) for name, cell in row.items()} for row in rows]
         for row in json.loads(report.to_json(plain)):
             print(json.dumps(row))
         return
@@ -138,12 +139,16 @@ def _show(found: Sequence[sweeps.Trial], by: str, as_json: bool) -> None:
     print(NOTE)
 
 
-def _spreads(row: dict[str, Any]) -> list[str]:
-    return [name for name, cell in row.items() if isinstance(cell, sweeps.Spread)]
+def _numbers(cell: Any) -> Any:
+    return {"mean": cell.mean, "std": cell.deviation, "n": cell.n} if isinstance(cell, Estimate) else cell
+
+
+def _text(cell: Any) -> str:
+    return cell.spread() if isinstance(cell, Estimate) else report.show(cell)
 
 
 def _upright(rows: Sequence[dict[str, Any]], criterion: str) -> report.Table:
     """Sides as columns, so that nothing is cut off on a narrow terminal."""
     names = [name for name in rows[0] if name not in ("chosen by", "side")]
-    cells = [[name, *(report.show(row[name]) for row in rows)] for name in names]
+    cells = [[name, *(_text(row[name]) for row in rows)] for name in names]
     return report.Table(["", *(row["side"] for row in rows)], cells, f"Chosen by {criterion}")

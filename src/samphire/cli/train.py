@@ -14,7 +14,7 @@ from rich.console import Console
 
 from samphire import records, report
 from samphire.cli.progress import bar
-from samphire.train import Trained, fit, parse
+from samphire.train import TrainedRun, fit, parse
 from samphire.train.configs import DEFAULTS, METHODS, Config
 
 AVERAGES = {"train-weighted": "error", "plain": "plain", "equal-group": "equal", "worst-group": "worst"}
@@ -63,7 +63,7 @@ def settings_table(config: Config) -> report.Table:
     )
 
 
-def _tell(trained: Trained, as_json: bool) -> None:
+def _tell(trained: TrainedRun, as_json: bool) -> None:
     if as_json:
         for row in trained.rows:
             print(json.dumps(report.strict(row)))
@@ -74,7 +74,7 @@ def _tell(trained: Trained, as_json: bool) -> None:
     print(trained.folder)
 
 
-def tables(trained: Trained) -> list[report.Table]:
+def tables(trained: TrainedRun) -> list[report.Table]:
     """The epochs; and, of a run that came to its end, its errors and probes."""
     columns = {
         "epoch": "epoch",
@@ -106,7 +106,7 @@ def tables(trained: Trained) -> list[report.Table]:
     return found
 
 
-def curves(trained: Trained) -> Any:
+def curves(trained: TrainedRun) -> Any:
     """Loss and errors against epochs."""
     with report.figure(1, 2, size=(9, 3.2)) as (figure, (loss, error)):
         for axes, names in ((loss, LOSSES), (error, ERRORS)):

@@ -40,8 +40,6 @@ class Places:
 
 def steps_of(run: Any) -> int:
     """How long a run takes, in steps of the toy; 1 for a run that has no steps."""
-    if isinstance(run, train.ToyConfig):
-        return train.count_steps(run)
     return getattr(run, "steps", 1)
 
 
@@ -109,12 +107,10 @@ class _TrainEach:
     keep_weights: bool
 
     def __call__(self, runs: Sequence[Any], places: Places, progress: Progress) -> Iterator[tuple[Any, Row]]:
-        for result in train.fit_many(
-            runs,
-            checkpoints=self.checkpoints,
-            keep_weights=self.keep_weights,
-            progress=lambda *counts: progress("steps", *counts[-2:]),
-        ):
+        trained = train.fit_many(
+            runs, checkpoints=self.checkpoints, keep_weights=self.keep_weights, progress=progress
+        )
+        for result in trained:
             yield result.config, self.row(result)
 
 

@@ -172,7 +172,7 @@ class _Work:
         names, first = [experiment.name for experiment in group], group[0]
         known = self._known(first.compute)
         with ExitStack() as stack:
-            folders = {name: stack.enter_context(records.open(self.store, self.jobs[name])) for name in names}
+            folders = {name: stack.enter_context(records.open_run(self.store, self.jobs[name])) for name in names}
             stored = {name: {row["key"] for row in folder.rows} for name, folder in folders.items()}
 
             def keep(row: Row) -> None:

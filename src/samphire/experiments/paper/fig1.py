@@ -13,8 +13,9 @@ from samphire.data import synthetic
 from samphire.experiments.experiment import Experiment, train_each
 from samphire.experiments.paper.toy import algorithm
 from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean
+from samphire.records import generator
 from samphire.statistics import Estimate, equal, estimate, lower, paired
-from samphire.train import Result, ToyConfig, generator
+from samphire.train import Result, ToyConfig
 
 __all__ = ["FIG1"]
 

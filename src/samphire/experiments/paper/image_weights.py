@@ -27,7 +27,8 @@ from samphire.experiments.paper.fig9_toy import FIG9_TOY
 from samphire.experiments.rows import Row, by
 from samphire.mechanisms import phantoms
 from samphire.progress import Progress, stretch
-from samphire.train import Config, Trained, appendix_b, fit, generator, load_network
+from samphire.records import generator
+from samphire.train import Config, TrainedRun, appendix_b, fit, load_network
 
 __all__ = ["IMAGE_FIGURES", "Pair", "smallest"]
 
@@ -137,7 +138,7 @@ def compute(runs: Sequence[Pair], places: Places, progress: Progress) -> Iterato
         return stretch(progress, done / total, (done + epochs) / total, 100 * total)
 
     for pair in runs:
-        trained: dict[str, Trained] = {}
+        trained: dict[str, TrainedRun] = {}
         for passes, (name, config) in zip((1, 2), pair.configs.items(), strict=True):
             epochs = passes * pair.epochs[-1]
             trained[name] = fit(config, places.data, places.trainings, progress=part(epochs))
@@ -150,7 +151,7 @@ def compute(runs: Sequence[Pair], places: Places, progress: Progress) -> Iterato
         yield pair, row(pair, trained, checkpoints)
 
 
-def row(pair: Pair, trained: Mapping[str, Trained], checkpoints: list[Row]) -> Row:
+def row(pair: Pair, trained: Mapping[str, TrainedRun], checkpoints: list[Row]) -> Row:
     """A pair's settings, the probe errors after training, and its checkpoints."""
     return {
         **asdict(pair),
@@ -160,7 +161,7 @@ def row(pair: Pair, trained: Mapping[str, Trained], checkpoints: list[Row]) -> R
     }
 
 
-def measured(pair: Pair, trained: Mapping[str, Trained], root: str | os.PathLike[str]) -> Iterator[Row]:
+def measured(pair: Pair, trained: Mapping[str, TrainedRun], root: str | os.PathLike[str]) -> Iterator[Row]:
     """Both networks after each of the epochs; none if a training diverged."""
     if any(run.stopped for run in trained.values()):
         return

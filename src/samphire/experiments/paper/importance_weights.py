@@ -21,8 +21,9 @@ from samphire import mechanisms, report
 from samphire.experiments.experiment import train_each
 from samphire.experiments.paper.toy import algorithm, head
 from samphire.experiments.rows import JUDGED, Row, by, mean, usable
+from samphire.records import generator
 from samphire.statistics import Difference, Estimate, all_hold, estimate, higher, paired
-from samphire.train import Checkpoint, Result, ToyConfig, generator
+from samphire.train import Checkpoint, Result, ToyConfig
 
 __all__ = [
     "BINS", "COMPUTE", "NOTES", "RHOS", "SCALES", "SHOWN", "Bins", "Config",

@@ -19,8 +19,9 @@ from samphire.experiments.rows import JUDGED, Row, by
 from samphire.mechanisms import Compared
 from samphire.models import ToyNet, two_views
 from samphire.optim.rules import sam
+from samphire.records import generator
 from samphire.statistics import all_hold, estimate, fact, higher, lower
-from samphire.train import Checkpoint, Result, ToyConfig, generator
+from samphire.train import Checkpoint, Result, ToyConfig
 
 __all__ = ["THEORY"]
 

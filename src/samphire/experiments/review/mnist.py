@@ -24,7 +24,8 @@ from samphire.optim import SharpnessAware
 from samphire.optim.describe import in_use
 from samphire.optim.requests import Rule
 from samphire.progress import Progress, stretch
-from samphire.train import ModuleConfig, Problem, Result, fit_many, generator
+from samphire.records import generator
+from samphire.train import ModuleConfig, Problem, Result, fit_many
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -284,7 +285,7 @@ def compute(runs: Sequence[Run | Clock], places: Places, progress: Progress) -> 
             checkpoints=checkpoints,
             keep_weights=weights,
             chunk=3 if weights else 15,  # all checkpoints of a chunk are in memory at once
-            progress=lambda *counts, part=part: part("training", *counts[-2:]),
+            progress=part,
         ):
             yield trained[result.config], row(trained[result.config], result)
         done = after

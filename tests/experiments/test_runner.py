@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from samphire import cli, experiments, records
-from samphire.experiments import fig2
+from samphire.experiments import EXPERIMENTS
+from samphire.experiments.experiment import one_by_one, train_each
+from samphire.experiments.paper import PAPER, fig2
 
 
 def rows_of(out, name):
@@ -42,11 +45,17 @@ def test_all_figures_of_the_toy_are_there():
         "fig11",
         "theory",
     }
-    assert figures <= set(experiments.names())
-    assert experiments.names()[:2] == ["fig1", "fig2"]
+    assert figures <= set(EXPERIMENTS)
+    assert list(EXPERIMENTS)[:2] == ["fig1", "fig2"]
 
 
-WITHOUT_DATA = [name for name in experiments.names() if not getattr(experiments.load(name), "DATA", ())]
+def test_each_experiment_has_a_name_and_a_source_of_its_own():
+    assert len(EXPERIMENTS) == len({experiment.title for experiment in EXPERIMENTS.values()})
+    assert all((e.source == "the review") == name.startswith("review-") for name, e in EXPERIMENTS.items())
+    assert all(EXPERIMENTS[experiment.name] is experiment for experiment in PAPER)
+
+
+WITHOUT_DATA = [name for name, experiment in EXPERIMENTS.items() if not experiment.data]
 
 
 @pytest.mark.parametrize("name", WITHOUT_DATA)
@@ -59,22 +68,20 @@ def test_each_experiment_has_rows_a_table_a_picture_and_a_claim(everything, name
     assert result.figures
     assert result.claims
     assert all(c.text and c.ours and c.paper for c in result.claims)
-    assert all(c.holds is None for c in result.claims)  # tiny is too short to judge
+    assert all(c.verdict == "open" for c in result.claims)  # tiny is too short to judge
     assert result.paper_says
     assert result.title.endswith((".", "?"))
     assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", experiments.names())
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_each_experiment_has_all_scales_and_ten_seeds_at_paper_scale(name):
-    module = experiments.load(name)
-    assert set(module.SCALES) | {"reduced"} == set(experiments.SCALES)
-    runs = module.runs(module.SCALES["paper"])
+    experiment = EXPERIMENTS[name]
+    assert set(experiment.scales) | {"reduced"} == set(experiments.SCALES)
+    runs = experiment.runs(experiment.at("paper"))
     assert runs
-    if name != "fig1" and name.startswith(
-        "fig"
-    ):  # figure 1 pictures single networks; the review has 5 runs, tables 4
-        settings = {records.key(experiments.replace(run, seed=0)) for run in runs}
+    if name != "fig1" and name.startswith("fig"):  # figure 1 shows single networks; the review has 5 runs, tables 4
+        settings = {records.key(replace(run, seed=0)) for run in runs}
         assert len(runs) >= 10 * len(settings)
 
 
@@ -168,8 +175,11 @@ def test_bad_input_ends_with_one_sentence_and_exit_code_2(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     for arguments, message in [
-        (["reproduce", "fig22"], "no experiment named 'fig22'; did you mean 'fig2'? Known: fig1, fig2"),
-        (["reproduce", "fig2", "--scale", "huge"], "scale must be one of tiny, quick, reduced, paper, got 'huge'"),
+        (["reproduce", "fig22"], "no experiment is named 'fig22'; did you mean 'fig2'?"),
+        (
+            ["reproduce", "fig2", "--scale", "huge"],
+            "no scale is named 'huge'; there are tiny, quick, reduced, paper.",
+        ),
         (["reproduce", "fig2", "--scale", "tiny", "--out", str(file)], "choose another"),
     ]:
         done = run(*arguments)
@@ -189,6 +199,64 @@ def test_the_command_prints_claims_and_says_where_the_page_is(tmp_path):
 
 
 def test_a_sweep_without_runs_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setitem(fig2.SCALES, "tiny", fig2.Config(rhos=()))
+    monkeypatch.setitem(fig2.FIG2.scales, "tiny", fig2.Config(rhos=()))
     with pytest.raises(ValueError, match=r"fig2 has no runs to train with Config\(.*rhos=\(\)"):
         experiments.reproduce(["fig2"], scale="tiny", out=tmp_path)
+
+
+# Rows in one file
+
+
+def test_results_are_rendered_again_from_the_file_of_rows_alone(everything, tmp_path, monkeypatch):
+    out, results = everything
+    monkeypatch.setattr("samphire.train.fit_many", None)
+    again = experiments.render(out / "rows.jsonl", tmp_path)
+    assert [result.name for result in again] == [result.name for result in results]
+    assert all(a.tables == b.tables and a.claims == b.claims for a, b in zip(again, results, strict=True))
+    assert (tmp_path / "claims.json").read_bytes() == (out / "claims.json").read_bytes()
+    assert all((tmp_path / f"{name}.png").exists() for name in WITHOUT_DATA)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        p.name for p in out.iterdir() if p.name not in ("runs", "trainings", "provenance.json", "rows.jsonl")
+    )
+
+
+def test_the_file_has_each_row_with_its_experiment_and_scale(everything):
+    out, _ = everything
+    lines = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    assert {line["scale"] for line in lines} == {"tiny"}
+    rows = [line["row"] for line in lines if line["experiment"] == "fig7"]
+    assert sorted(rows, key=lambda row: row["key"]) == sorted(rows_of(out, "fig7").rows, key=lambda row: row["key"])
+    runs = EXPERIMENTS["fig7"].runs(EXPERIMENTS["fig7"].at("tiny"))
+    assert [row["key"] for row in rows] == list(dict.fromkeys(map(records.key, runs)))
+
+
+def test_only_the_tiny_scale_leaves_every_claim_open(everything):
+    out, _ = everything
+    lines = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    rows = [line["row"] for line in lines if line["experiment"] == "theory"]
+    assert {claim.verdict for claim in EXPERIMENTS["theory"].result(rows, "tiny").claims} == {"open"}
+    assert "holds" in {claim.verdict for claim in EXPERIMENTS["theory"].result(rows, "quick").claims}
+
+
+# The record
+
+
+def row(run):
+    return {"value": run}
+
+
+def test_equal_arguments_make_equal_computations():
+    assert train_each(row) == train_each(row, checkpoints=())
+    assert train_each(row) != train_each(row, keep_weights=True)
+    assert train_each(row) != one_by_one(row) == one_by_one(row)
+    assert hash(train_each(row, (1, 2))) == hash(train_each(row, (1, 2)))
+    shared = [e.name for e in PAPER if e.compute == EXPERIMENTS["fig2"].compute]
+    assert shared == ["fig2", "fig3", "fig7", "fig10", "fig11"]
+
+
+def test_runs_one_by_one_with_their_steps():
+    calls = []
+    compute = one_by_one(row, steps=lambda run: run)
+    rows = list(compute([3, 1], None, lambda *progress: calls.append(progress)))
+    assert rows == [(3, {"value": 3}), (1, {"value": 1})]
+    assert calls == [("runs", 3, 4), ("runs", 4, 4)]
