@@ -184,11 +184,11 @@ def by_probe_error(errors: Mapping[str, float]) -> list[str]:
 def checkpoint(pair: Pair, net: nn.Module, parts: Parts, features: Sequence[str]) -> Row:
     """One network in numbers: over all training examples, and for each whole batch."""
     config = pair.configs[pair.rule.upper()]
+    rule = config.optimizer_rule(steps=1)
+    assert rule is not None
     order = torch.randperm(len(parts.whole), generator=generator(pair.seed, "measure"))
     batches = order.split(config.batch)
-    lam = phantoms.batch_weights(
-        net, config.optimizer_rule(steps=1), _inputs(net, parts.whole, batches), batch_norm=pair.batch_norm
-    )
+    lam = phantoms.batch_weights(net, rule, _inputs(net, parts.whole, batches), batch_norm=pair.batch_norm)
     easy, hard = (c[order] for c in _contributions(net, parts, features))
     values = (lam.real, lam.phantom, easy, hard)
     placed = [_placed(x, edges) for x, edges in zip((easy, hard), BINS, strict=True)]

@@ -10,7 +10,7 @@ from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import METHODS, Clock, Run, Size
-from samphire.experiments.rows import Row, by, collapsed, mean
+from samphire.experiments.rows import Row, by, collapsed, mean, usable
 from samphire.statistics import Estimate, all_hold, fact, higher, lower
 
 __all__ = ["FIG3"]
@@ -142,8 +142,7 @@ def claims(rows: list[Row]) -> list[report.Claim]:
 def _share(rows: list[Row], others: list[Row], column: str) -> Estimate:
     """A column of some runs over that of others, in pairs of equal seeds."""
     base = {row["seed"]: row[column] for row in others if not row["collapsed"]}
-    pairs = [row for row in rows if row["seed"] in base]
-    return mean(({**row, column: row[column] / base[row["seed"]]} for row in pairs), column)
+    return usable([{**row, column: row[column] / base[row["seed"]]} for row in rows if row["seed"] in base], column)
 
 
 def _similar_loss(sam: list[Row], sgd: list[Row]) -> report.Claim:

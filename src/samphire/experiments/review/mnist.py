@@ -278,14 +278,13 @@ def compute(runs: Sequence[Run | Clock], places: Places, progress: Progress) -> 
     for checkpoints, group in groups.items():
         trained = {cell["run"].config(digits): cell["run"] for cell in group}
         after = done + sum(run.steps for run in trained.values())
-        part = stretch(progress, done / total, after / total, total)
         weights = any(run.measure_at for run in trained.values())
         for result in fit_many(
             list(trained),
             checkpoints=checkpoints,
             keep_weights=weights,
             chunk=3 if weights else 15,  # all checkpoints of a chunk are in memory at once
-            progress=part,
+            progress=stretch(progress, done / total, after / total, total),
         ):
             yield trained[result.config], row(trained[result.config], result)
         done = after
