@@ -68,9 +68,9 @@ def computed(runs: list[Any], root: Path) -> list[Any]:
 
 
 def test_a_budget_buys_the_epochs_the_review_has() -> None:
-    assert [METHODS[name].run().epochs for name in ("SGD", "SAM", "Adam")] == [150, 75, 150]  # section 2.3.2
+    assert [METHODS[name].epochs for name in ("SGD", "SAM", "Adam")] == [150, 75, 150]  # section 2.3.2
     assert replace(averaging.ENTROPY, gradients=15_000).epochs == 30
-    assert SAM.run(looks=5).checkpoints == (0, 15, 30, 45, 60, 75)
+    assert replace(SAM, looks=5).checkpoints == (0, 15, 30, 45, 60, 75)
 
 
 def test_examples_belong_to_the_seed_and_flips_are_nested_and_wrong(root: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_row_is_the_same_run_by_hand(root: Path) -> None:
 
 
 def test_sharpness_is_measured_where_the_loss_first_is_at_most_the_target(root: Path) -> None:
-    run = SGD.run(gradients=60, n=100, widths=NARROW, measure_at=(2.0, 0.5, -1.0))
+    run = replace(SGD, gradients=60, n=100, widths=NARROW, measure_at=(2.0, 0.5, -1.0))
     (row,) = computed([run], root)
     first, second, never = row["measured"]
     losses = [point["loss"] for point in row["curve"]]
@@ -153,7 +153,11 @@ def test_the_clock_measures_every_method(root: Path) -> None:
 
 
 def test_progress_counts_gradients_and_reaches_the_total(root: Path) -> None:
-    runs = [SGD.run(gradients=20, n=100, widths=NARROW), SAM.run(gradients=40, n=100, widths=NARROW), Clock(10)]
+    runs = [
+        replace(SGD, gradients=20, n=100, widths=NARROW),
+        replace(SAM, gradients=40, n=100, widths=NARROW),
+        Clock(10),
+    ]
     small = Run("m_sharpness", settings=(("m", 5),), gradients=40, n=100)
     assert [run.steps for run in (*runs, small)] == [20, 40, 10, 80]
     seen: list[tuple[int, int]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
@@ -10,7 +10,7 @@ from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Run, Size
-from samphire.experiments.rows import Row, by, collapsed, mean
+from samphire.experiments.rows import Row, by, mean
 
 __all__ = ["AVERAGING"]
 
@@ -30,8 +30,8 @@ def runs(config: Config) -> list[Run]:
     """SGD and SAM with their averages, and Entropy-SGD."""
     common: dict[str, Any] = {"gradients": config.gradients, "looks": 12, **config.size._asdict()}
     seeds = range(config.seeds)
-    chosen = [method.run(averaged=True, seed=s, **common) for method in (SGD, SAM) for s in seeds]
-    return chosen + [replace(ENTROPY, seed=s, **common) for s in seeds]
+    averaged = [run for method in (SGD, SAM) for run in method.over(seeds, averaged=True, **common)]
+    return averaged + ENTROPY.over(seeds, **common)
 
 
 def _methods(rows: list[Row]) -> dict[str, list[Row]]:
@@ -59,10 +59,7 @@ def _averaged(row: Row) -> Row:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """The end of training by method."""
-    columns = ("test_error", "test_loss", "loss", "gap")
-    lines = [[name, *(mean(some, c) for c in columns), collapsed(some)] for name, some in _methods(rows).items()]
-    heads = ["method", "test error", "test loss", "training loss", "gap", "collapsed"]
-    return [report.Table(heads, lines, "Mean over seeds ± standard error.")]
+    return [mnist.table({(name,): some for name, some in _methods(rows).items()}, ["method"])]
 
 
 def plots(rows: list[Row]) -> list[Any]:

@@ -41,10 +41,10 @@ class Config:
 def runs(config: Config) -> list[Run]:
     """SGD and SAM over radii."""
     common: dict[str, Any] = {"measure_at": config.targets, **config.size._asdict()}
-    chosen = [SGD.run(seed=s, gradients=config.gradients, **common) for s in range(config.seeds)]
+    seeds = range(config.seeds)
+    chosen = SGD.over(seeds, gradients=config.gradients, **common)
     for rho in config.rhos:
-        for s in range(config.seeds):
-            chosen.append(SAM.run(settings=(("rho", rho),), seed=s, gradients=2 * config.gradients, **common))
+        chosen += SAM.over(seeds, gradients=2 * config.gradients, settings=(("rho", rho),), **common)
     return chosen
 
 

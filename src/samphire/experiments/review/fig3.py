@@ -35,19 +35,14 @@ class Config:
 
 def runs(config: Config) -> list[Run | Clock]:
     """Every method over seeds, the grid of learning rates on other seeds, and the clock."""
-    common: dict[str, Any] = config.size._asdict()
-    curves = [
-        method.run(seed=seed, gradients=config.gradients, looks=15, **common)
-        for method in METHODS.values()
-        for seed in range(config.seeds)
-    ]
-    grid = [
-        method.run(lr=lr, seed=seed, gradients=config.grid_gradients, **common)
-        for method in METHODS.values()
-        for lr in mnist.GRID[method.base]
-        for seed in range(FIRST_GRID_SEED, FIRST_GRID_SEED + config.grid_seeds)
-    ]
-    return [*curves, *grid, Clock(config.clock)]
+    size: dict[str, Any] = config.size._asdict()
+    others = range(FIRST_GRID_SEED, FIRST_GRID_SEED + config.grid_seeds)
+    chosen: list[Run | Clock] = [Clock(config.clock)]
+    for method in METHODS.values():
+        chosen += method.over(range(config.seeds), gradients=config.gradients, looks=15, **size)
+        for lr in mnist.GRID[method.base]:
+            chosen += method.over(others, lr=lr, gradients=config.grid_gradients, **size)
+    return chosen
 
 
 def _split(rows: list[Row]) -> tuple[dict[str, list[Row]], dict[str, list[Row]], dict[str, float]]:
@@ -158,7 +153,7 @@ def _similar_loss(sam: list[Row], sgd: list[Row]) -> report.Claim:
 
 
 def _slower(seconds: dict[str, float]) -> report.Claim:
-    ratio = seconds["SAM"] * METHODS["SAM"].run().passes / seconds["SGD"]
+    ratio = seconds["SAM"] * METHODS["SAM"].passes / seconds["SGD"]
     return report.Claim(
         "Figure 3: a step of SAM takes longer than one of SGD.",
         fact(ratio > 1),

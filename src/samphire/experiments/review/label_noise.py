@@ -10,11 +10,12 @@ from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Run, Size
-from samphire.experiments.rows import Row, by, collapsed, mean
+from samphire.experiments.rows import Row, by, mean
 
 __all__ = ["LABEL_NOISE"]
 
 HALFWAY = "SGD, halfway"
+NOISY = "error on the noisy training labels"
 RHO = 0.1
 
 
@@ -31,13 +32,12 @@ class Config:
 
 def runs(config: Config) -> list[Run]:
     """SGD and SAM over radii, at each level of noise."""
-    chosen = []
+    common: dict[str, Any] = {"gradients": config.gradients, "looks": 2, **config.size._asdict()}
+    seeds, chosen = range(config.seeds), []
     for level in config.levels:
-        common: dict[str, Any] = {"gradients": config.gradients, **config.size._asdict()}
-        common |= {"flipped": level, "looks": 2}
-        chosen += [SGD.run(seed=s, **common) for s in range(config.seeds)]
+        chosen += SGD.over(seeds, flipped=level, **common)
         for rho in config.rhos:
-            chosen += [SAM.run(settings=(("rho", rho),), seed=s, **common) for s in range(config.seeds)]
+            chosen += SAM.over(seeds, flipped=level, settings=(("rho", rho),), **common)
     return chosen
 
 
@@ -59,19 +59,16 @@ def _methods(rows: list[Row]) -> dict[str, list[Row]]:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Errors by level and method."""
-    lines = []
-    for name, some in _methods(rows).items():
-        for level, cell in by(some, "flipped").items():
-            values = (mean(cell, c) for c in ("test_error", "train_error", "test_loss"))
-            lines.append([level, name, *values, collapsed(cell)])
-    heads = ["wrong labels", "method", "test error", "error on the noisy training labels", "test loss", "collapsed"]
-    return [report.Table(heads, sorted(lines, key=lambda line: line[0]), "Mean over seeds ± standard error.")]
+    methods = {name: by(some, "flipped") for name, some in _methods(rows).items()}
+    cells = {(level, name): cells[level] for level in methods["SGD"] for name, cells in methods.items()}
+    columns = {"test_error": "test error", "train_error": NOISY, "test_loss": "test loss"}
+    return [mnist.table(cells, ["wrong labels", "method"], columns)]
 
 
 def plots(rows: list[Row]) -> list[Any]:
     """Test error and error on the noisy labels against the level."""
     with report.figure(1, 2, size=(9.5, 3.6)) as (figure, panels):
-        columns = {"test_error": "test error (clean labels)", "train_error": "error on the noisy training labels"}
+        columns = {"test_error": "test error (clean labels)", "train_error": NOISY}
         for axes, (column, title) in zip(panels, columns.items(), strict=True):
             for name, some in _methods(rows).items():
                 mnist.draw(axes, some, "flipped", column, name, linestyle="--" if name == HALFWAY else "-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from samphire import report
@@ -10,7 +11,7 @@ from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Run, Size
-from samphire.experiments.rows import Row, by, collapsed, mean
+from samphire.experiments.rows import Row, by, mean
 
 __all__ = ["M_SHARPNESS"]
 
@@ -29,12 +30,10 @@ class Config:
 def runs(config: Config) -> list[Run]:
     """SGD, and m-sharpness over m and rho."""
     common: dict[str, Any] = {"gradients": config.gradients, **config.size._asdict()}
-    chosen = [SGD.run(seed=s, **common) for s in range(config.seeds)]
-    for rho in config.rhos:
-        for m in config.ms:
-            settings = (("m", m), ("rho", rho))
-            method = SAM._replace(rule="m_sharpness")
-            chosen += [method.run(settings=settings, seed=s, **common) for s in range(config.seeds)]
+    seeds = range(config.seeds)
+    chosen = SGD.over(seeds, **common)
+    for rho, m in product(config.rhos, config.ms):
+        chosen += SAM.over(seeds, rule="m_sharpness", settings=(("m", m), ("rho", rho)), **common)
     return chosen
 
 
@@ -47,13 +46,8 @@ def _split(rows: list[Row]) -> tuple[list[Row], dict[float, list[Row]]]:
 def tables(rows: list[Row]) -> list[report.Table]:
     """The end of training by rho and m."""
     sgd, rhos = _split(rows)
-    columns = ("test_error", "test_loss", "loss", "gap")
-    lines: list[list[Any]] = [["SGD", None, *(mean(sgd, c) for c in columns), collapsed(sgd)]]
-    for rho, some in rhos.items():
-        for m, cell in by(some, "m").items():
-            lines.append([rho, m, *(mean(cell, c) for c in columns), collapsed(cell)])
-    heads = ["ρ", "m", "test error", "test loss", "training loss", "gap", "collapsed"]
-    return [report.Table(heads, lines, "Mean over seeds ± standard error.")]
+    cells = {(rho, m): cell for rho, some in rhos.items() for m, cell in by(some, "m").items()}
+    return [mnist.table({("SGD", None): sgd, **cells}, ["ρ", "m"])]
 
 
 def plots(rows: list[Row]) -> list[Any]:

@@ -6,8 +6,8 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from samphire import report
 from samphire.data.arrays import mnist
 from samphire.experiments.experiment import Places
-from samphire.experiments.rows import Row, by, mean
+from samphire.experiments.rows import Row, by, collapsed, mean
 from samphire.models import mlp
 from samphire.optim import SharpnessAware
 from samphire.optim.describe import in_use
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUDGET", "DATA", "FAR", "GRID", "METHODS", "RADIUS", "RATES", "SAM", "SETTING", "SGD", "TINY", "WHOLE",
-    "Clock", "Method", "Run", "Size", "at_epoch", "compute", "draw",
+    "Clock", "Run", "Size", "at_epoch", "compute", "draw", "table",
 ]  # fmt: skip
 
 DATA = ("mnist",)
 WIDTHS = (784, 500, 300, 10)
 RADIUS = 0.05  # at which sharpness is measured
 FAR = 5.0  # of the random steps for its average: shorter ones change the loss by less than float32 can tell
+OUTCOME = {"test_error": "test error", "test_loss": "test loss", "loss": "training loss", "gap": "gap"}
 BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": partial(torch.optim.SGD, fused=True),
     "adam": partial(torch.optim.Adam, fused=True),
@@ -55,28 +56,6 @@ RATES = (
     "ρ = 0.05 is the default of SAM's authors."
 )
 BUDGET = "A gradient computation is a forward and a backward pass over a batch; a step of SAM has two."
-
-
-class Method(NamedTuple):
-    """A rule around a base optimizer with its learning rate."""
-
-    rule: str
-    base: str
-    lr: float
-
-    def run(self, **settings: Any) -> Run:
-        """A run of it."""
-        return Run(**{**self._asdict(), **settings})
-
-
-METHODS = {
-    "SGD": Method("", "sgd", 0.3),
-    "SAM": Method("sam", "sgd", 0.3),
-    "Adam": Method("", "adam", 1e-3),
-    "SAM around Adam": Method("sam", "adam", 1e-3),
-}
-GRID = {"sgd": (0.03, 0.1, 0.3, 1.0), "adam": (1e-4, 3e-4, 1e-3, 3e-3)}
-SGD, SAM = METHODS["SGD"], METHODS["SAM"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +78,7 @@ class Run:
         measure_at: Training losses; sharpness is measured where the run first reaches each.
 
     Example:
-        >>> SAM.run(gradients=15_000).epochs, SGD.run(gradients=15_000).epochs
+        >>> Run("sam").epochs, Run().epochs
         (75, 150)
     """
 
@@ -118,6 +97,10 @@ class Run:
     measure_at: tuple[float, ...] = ()
 
     batch = 10
+
+    def over(self, seeds: Iterable[int], **settings: Any) -> list[Run]:
+        """The run with other settings, once for each seed."""
+        return [replace(self, seed=seed, **settings) for seed in seeds]
 
     @property
     def optimizer_rule(self) -> Rule | None:
@@ -164,6 +147,12 @@ class Run:
         )
 
 
+SGD, SAM = Run(), Run("sam")
+ADAM = replace(SGD, base="adam", lr=1e-3)
+METHODS = {"SGD": SGD, "SAM": SAM, "Adam": ADAM, "SAM around Adam": replace(ADAM, rule="sam")}
+GRID = {"sgd": (0.03, 0.1, 0.3, 1.0), "adam": (1e-4, 3e-4, 1e-3, 3e-3)}
+
+
 @dataclass(frozen=True)
 class Clock:
     """Seconds per gradient computation of each method, one network at a time, the methods taking turns.
@@ -184,13 +173,13 @@ class Clock:
             for name, step in steppers.items():
                 start = time.perf_counter()
                 step(source.x[part], source.y[part])
-                taken[name].append((time.perf_counter() - start) / METHODS[name].run().passes)
+                taken[name].append((time.perf_counter() - start) / METHODS[name].passes)
         warm = {name: seconds[len(seconds) // 10 :] for name, seconds in taken.items()}
         return {"seconds": {name: statistics.median(seconds) for name, seconds in warm.items()}, "clock": True}
 
 
-def _stepper(method: Method, source: Problem) -> Callable[[Tensor, Tensor], None]:
-    net, rule = source.model(generator(0, "init")), method.run().optimizer_rule
+def _stepper(method: Run, source: Problem) -> Callable[[Tensor, Tensor], None]:
+    net, rule = source.model(generator(0, "init")), method.optimizer_rule
     opt = BASES[method.base](net.parameters(), lr=method.lr)
     if rule is not None:
         opt = SharpnessAware(net, opt, rule)
@@ -335,7 +324,19 @@ def _measured(result: Result, target: float) -> Row:
     return {"target": target, "reached": True, "epoch": reached.epoch, **_rounded(values)}
 
 
-# Pictures
+# Tables and pictures
+
+
+def table(cells: Mapping[Any, list[Row]], heads: Sequence[str], columns: Mapping[str, str] = OUTCOME) -> report.Table:
+    """The end of training.
+
+    Args:
+        cells: Runs of each setting, which is a tuple.
+        heads: The names of what is in the tuple.
+        columns: What is shown of the runs, with the heads of the table.
+    """
+    lines = [[*key, *(mean(cell, column) for column in columns), collapsed(cell)] for key, cell in cells.items()]
+    return report.Table([*heads, *columns.values(), "collapsed"], lines, "Mean over seeds ± standard error.")
 
 
 def at_epoch(row: Row, epoch: int) -> Row:

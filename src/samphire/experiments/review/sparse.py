@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from samphire import report
@@ -10,7 +11,7 @@ from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Run, Size
-from samphire.experiments.rows import Row, by, collapsed, mean
+from samphire.experiments.rows import Row, by, mean
 
 __all__ = ["SPARSE"]
 
@@ -32,26 +33,19 @@ class Config:
 def runs(config: Config) -> list[Run]:
     """SGD, SAM and the sparse rules."""
     common: dict[str, Any] = {"gradients": config.gradients, **config.size._asdict()}
-    chosen = [SGD.run(seed=s, **common) for s in range(config.seeds)]
-    chosen += [SAM.run(settings=(("rho", RHO),), seed=s, **common) for s in range(config.seeds)]
-    for rule in NAMES:
-        for sparsity in config.sparsities:
-            settings = (("every", config.size.n // Run.batch), ("rho", RHO), ("sparsity", sparsity))
-            method = SAM._replace(rule=rule)
-            chosen += [method.run(settings=settings, seed=s, **common) for s in range(config.seeds)]
+    seeds, every = range(config.seeds), config.size.n // Run.batch
+    chosen = SGD.over(seeds, **common) + SAM.over(seeds, settings=(("rho", RHO),), **common)
+    for rule, sparsity in product(NAMES, config.sparsities):
+        settings = (("every", every), ("rho", RHO), ("sparsity", sparsity))
+        chosen += SAM.over(seeds, rule=rule, settings=settings, **common)
     return chosen
 
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """The end of training by rule and sparsity."""
-    lines = []
-    for rule, some in by(rows, "rule").items():
-        name = NAMES.get(rule, "SAM" if rule else "SGD")
-        for sparsity, cell in by(({"sparsity": None, **row} for row in some), "sparsity").items():
-            values = (mean(cell, c) for c in ("test_error", "test_loss", "loss", "gap"))
-            lines.append([name, sparsity, *values, collapsed(cell)])
-    heads = ["method", "sparsity", "test error", "test loss", "training loss", "gap", "collapsed"]
-    return [report.Table(heads, lines, "Mean over seeds ± standard error.")]
+    names = {"": "SGD", "sam": "SAM", **NAMES}
+    named = ({"sparsity": None, **row, "method": names[row["rule"]]} for row in rows)
+    return [mnist.table(by(named, "method", "sparsity"), ["method", "sparsity"])]
 
 
 def plots(rows: list[Row]) -> list[Any]:
