@@ -319,6 +319,13 @@ def test_claims_of_figure_4(changes, expected):
     assert "".join(verdicts(fig4.claims(fig4_rows(**changes)))) == expected
 
 
+@pytest.mark.parametrize(("lost", "expected"), [(3, "hhhh"), (4, "oooo")])
+def test_where_most_runs_collapsed_the_claims_of_figure_4_are_open(lost, expected):
+    rows = fig4_rows()
+    rows += [rows[0] | {"seed": 3 + k, "collapsed": True} for k in range(lost)]
+    assert "".join(verdicts(fig4.claims(rows))) == expected
+
+
 def theory_rows(name="", **changes):
     checks = {n: {"error": 1e-12, "mean_error": 1e-12, "size": 1.0, "n": 3} for n in theory.CHECKS}
     for rho in theory.SAM_RHOS:

@@ -104,6 +104,7 @@ CONTRADICTED = [
         )
         for where, place in (("both", "both features"), ("hard", "hard feature only"))
     ),
+    ("fig10", worse(lambda r: is_noisy(r, "label", "both") and r.level < 0.05), "Flipped signs, both features"),
     ("fig11", worse(lambda r: r.batch == 20 and r.rho == 1), "At ρ = 1 LSAM's"),
     ("fig11", put(lambda r: r.batch == 300 and r.rho == 2, probe_hard=-1.0), "The improvement is smaller"),
     ("fig11", put(lambda r: r.batch == 100 and r.rho == 0.5, probe_hard=0.0), "The best ρ is similar"),
