@@ -17,7 +17,8 @@ SOURCE = ROOT / "src" / "samphire"
 # A file may import from layers above its own in this list, and from its own folder.
 LAYERS = [
     {"tree", "records", "restore", "checks", "statistics", "progress", "pool"},
-    {"optim", "models", "data"},
+    {"optim", "models"},
+    {"data"},
     {"baselines"},
     {"probes", "landscape"},
     {"mechanisms"},

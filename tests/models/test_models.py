@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from samphire.models import NETWORKS, EfficientNetLite0, Normalise, ResNet18, ToyNet, load, mlp, small_cnn
+from samphire.models import NETWORKS, EfficientNetLite0, Normalize, ResNet18, ToyNet, load, mlp, small_cnn
 
 BUILDERS: dict[str, Callable[[torch.Generator | None], nn.Module]] = {
     "toy": lambda g: ToyNet(generator=g),
@@ -163,18 +163,18 @@ def test_every_network_says_the_scale_of_its_inputs(
 ) -> None:
     assert {s for s, _, _ in SCALES} == set(NETWORKS)
     images = torch.tensor(pixels, dtype=torch.uint8).view(1, 3, 1, 1).expand(2, 3, 2, 2)
-    scaled = load(spec, 2).normalise(images)
+    scaled = load(spec, 2).normalize(images)
     torch.testing.assert_close(scaled, torch.tensor(expected).view(1, 3, 1, 1).expand(2, 3, 2, 2), atol=1e-6, rtol=0)
-    torch.testing.assert_close(load(spec, 2).normalise(images.double() / 255), scaled.double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(load(spec, 2).normalize(images.double() / 255), scaled.double(), atol=1e-6, rtol=0)
 
 
 def test_normalise_refuses_what_it_would_get_wrong() -> None:
     with pytest.raises(
         TypeError, match=r"images must be uint8 from 0 to 255 or floats from 0 to 1, got torch\.int64"
     ):
-        Normalise()(torch.zeros(1, 3, 2, 2, dtype=torch.int64))
+        Normalize()(torch.zeros(1, 3, 2, 2, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"must have the 3 channels the network expects, got shape \(1, 1, 2, 2\)"):
-        ResNet18.normalise(torch.zeros(1, 1, 2, 2))
+        ResNet18.normalize(torch.zeros(1, 1, 2, 2))
 
 
 # load by name
@@ -209,12 +209,12 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of the user's, on the path for one test."""
     (tmp_path / "own_networks.py").write_text(
         "from torch import nn\n"
-        "from samphire.models import Normalise\n"
+        "from samphire.models import Normalize\n"
         "def tiny(num_classes, width=4): return nn.Sequential(nn.Linear(3, width), nn.Linear(width, num_classes))\n"
         "def fixed(): return nn.Linear(3, 2)\n"
         "def scaled(**settings):\n"
         "    model = nn.Linear(3, settings['num_classes'])\n"
-        "    model.normalise = Normalise((0.5,), (0.5,))\n"
+        "    model.normalize = Normalize((0.5,), (0.5,))\n"
         "    return model\n"
         "def seeded(num_classes, generator): model = nn.Linear(3, num_classes); model.seen = generator; return model\n"
         "def text(num_classes): return 'a network'\n"
@@ -235,8 +235,8 @@ def test_load_takes_a_function_of_the_users() -> None:
     assert load("own_networks:tiny", 7, width=9)[1].weight.shape == (7, 9)
     assert load("own_networks:fixed", 7).weight.shape == (2, 3)
     assert load("own_networks:Zoo.one", 7).weight.shape == (7, 1)
-    assert load("own_networks:tiny", 7).normalise == Normalise((0.0,), (1.0,))
-    assert load("own_networks:scaled", 7).normalise == Normalise((0.5,), (0.5,))
+    assert load("own_networks:tiny", 7).normalize == Normalize((0.0,), (1.0,))
+    assert load("own_networks:scaled", 7).normalize == Normalize((0.5,), (0.5,))
     source = torch.Generator()
     assert load("own_networks:seeded", 7, generator=source).seen is source
 
@@ -313,14 +313,14 @@ def create_model(name, pretrained=False, num_classes=1000):
     return model
 """
 PACKAGES = [
-    ("torchvision", {"torchvision/__init__.py": "", "torchvision/models.py": TORCHVISION}, ResNet18.normalise),
-    ("timm", {"timm/__init__.py": TIMM}, Normalise((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))),
+    ("torchvision", {"torchvision/__init__.py": "", "torchvision/models.py": TORCHVISION}, ResNet18.normalize),
+    ("timm", {"timm/__init__.py": TIMM}, Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))),
 ]
 
 
-@pytest.mark.parametrize(("package", "files", "normalise"), PACKAGES, ids=[p for p, _, _ in PACKAGES])
+@pytest.mark.parametrize(("package", "files", "normalize"), PACKAGES, ids=[p for p, _, _ in PACKAGES])
 def test_networks_of_other_packages(
-    package: str, files: dict[str, str], normalise: Normalise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: str, files: dict[str, str], normalize: Normalize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [m for m in sys.modules if m.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
@@ -334,7 +334,7 @@ def test_networks_of_other_packages(
         assert torch.equal(torch.get_rng_state(), before)
         assert bool((net[0].weight == 5).all())
         assert net[1].weight.shape == (7, 4)
-        assert net.normalise == normalise
+        assert net.normalize == normalize
         assert (
             net.note
             == f"{package}:tiny_net with the weights of imagenet, except a fresh 1 of 7 classes instead of 1000"

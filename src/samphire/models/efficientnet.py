@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from samphire.models.layers import Normalise, Source, conv, drawn
+from samphire.models.layers import Normalize, Source, conv, drawn
 
 # repeats, kernel, stride of the first, expansion, channels in, channels out
 STAGES = (
@@ -63,7 +63,7 @@ class EfficientNetLite0(nn.Module):
         pads for 224 pixels unless told the size; here, as in TensorFlow, padding follows the size of the input.
     """
 
-    normalise: ClassVar[Normalise] = Normalise((127 / 255,), (128 / 255,))
+    normalize: ClassVar[Normalize] = Normalize((127 / 255,), (128 / 255,))
     num_features: ClassVar[int] = 1280
 
     def __init__(self, num_classes: int = 1000, generator: Source = None) -> None:

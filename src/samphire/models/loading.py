@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from samphire import records
 from samphire.models.efficientnet import EfficientNetLite0
-from samphire.models.layers import IMAGENET, Normalise, Source
+from samphire.models.layers import IMAGENET, Normalize, Source
 from samphire.models.networks import ResNet18, mlp, small_cnn
 
 log = logging.getLogger(__name__)
@@ -41,14 +41,14 @@ def load(
 ) -> nn.Module:
     """Build a network by name and give it weights.
 
-    The network comes with ``normalise``, the scale of its inputs (:class:`Normalise`), and ``note``, one sentence on
+    The network comes with ``normalize``, the scale of its inputs (:class:`Normalize`), and ``note``, one sentence on
     where its weights come from. A classifier of another size than the checkpoint's keeps its fresh weights; anything
     else that does not fit is refused. Loading never runs code from a file.
 
     Args:
         spec: A name in :data:`NETWORKS`; ``torchvision:NAME`` or ``timm:NAME`` where these packages are installed;
             or a function of your own as ``module:function``. It is given ``num_classes`` and ``generator`` if it
-            takes arguments of these names, and may set ``normalise`` on what it returns (else inputs are 0 to 1).
+            takes arguments of these names, and may set ``normalize`` on what it returns (else inputs are 0 to 1).
         num_classes: Outputs of the classifier.
         weights: A file of ``torch.save(model.state_dict(), PATH)`` or a ``.safetensors`` file, its URL (kept in
             PyTorch's hub cache; a name like ``resnet18-f37072fd.pth`` promises how its SHA-256 begins),
@@ -58,7 +58,7 @@ def load(
 
     Example:
         >>> net = load("resnet18", 7, generator=torch.Generator().manual_seed(0))
-        >>> net.fc.out_features, net.normalise.std, net.note
+        >>> net.fc.out_features, net.normalize.std, net.note
         (7, (0.229, 0.224, 0.225), 'resnet18 with fresh weights')
         >>> load("mlp", 10, in_features=784, hidden=(500, 300))[-1]
         Linear(in_features=300, out_features=10, bias=True)
@@ -71,8 +71,8 @@ def load(
         note = f"{spec} with fresh weights"
         if weights is not None:
             note = _fill(model, spec, num_classes, _file_name(weights), _state(spec, weights, imagenet))
-    if not hasattr(model, "normalise"):
-        model.normalise = Normalise()
+    if not hasattr(model, "normalize"):
+        model.normalize = Normalize()
     model.note = note
     log.info(note)
     return model
@@ -120,7 +120,7 @@ def _torchvision(_: Any, name: str) -> tuple[Builder, Callable[[], State]]:
 
     def build(num_classes: int, **settings: Any) -> nn.Module:
         model = models.get_model(name, num_classes=num_classes, **settings)
-        model.normalise = IMAGENET
+        model.normalize = IMAGENET
         return model
 
     return build, lambda: models.get_model(name, weights="DEFAULT").state_dict()
@@ -129,7 +129,7 @@ def _torchvision(_: Any, name: str) -> tuple[Builder, Callable[[], State]]:
 def _timm(timm: Any, name: str) -> tuple[Builder, Callable[[], State]]:
     def build(num_classes: int, **settings: Any) -> nn.Module:
         model = timm.create_model(name, num_classes=num_classes, **settings)
-        model.normalise = Normalise(tuple(model.pretrained_cfg["mean"]), tuple(model.pretrained_cfg["std"]))
+        model.normalize = Normalize(tuple(model.pretrained_cfg["mean"]), tuple(model.pretrained_cfg["std"]))
         return model
 
     return build, lambda: timm.create_model(name, pretrained=True).state_dict()

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from samphire.models.layers import IMAGENET, Normalise, Source, conv, drawn
+from samphire.models.layers import IMAGENET, Normalize, Source, conv, drawn
 
 
 class ToyNet(nn.Module):
@@ -154,7 +154,7 @@ class ResNet18(nn.Module):
         He et al., Deep Residual Learning for Image Recognition, CVPR 2016; initial weights as in torchvision.
     """
 
-    normalise: ClassVar[Normalise] = IMAGENET
+    normalize: ClassVar[Normalize] = IMAGENET
     num_features: ClassVar[int] = 512
 
     def __init__(self, num_classes: int = 1000, generator: Source = None) -> None:

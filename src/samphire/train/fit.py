@@ -26,7 +26,7 @@ from samphire.baselines.losses import GroupDRO
 from samphire.data import augment
 from samphire.data.parts import Advance, Parts, load_parts
 from samphire.data.split import Split
-from samphire.models.layers import Normalise
+from samphire.models.layers import Normalize
 from samphire.optim import SharpnessAware, in_perturbed_pass, split
 from samphire.probes.protocol import halves
 from samphire.records import Row
@@ -123,7 +123,7 @@ def _fit(config: Config, root: Any, out: Any, cache: Any, ranks: Ranks, progress
 
 
 def load_network(folder: str | os.PathLike[str], weights: str = "model.pt") -> nn.Module:
-    """A trained network in evaluation mode, with the scale of its inputs as ``normalise``.
+    """A trained network in evaluation mode, with the scale of its inputs as ``normalize``.
 
     Args:
         folder: Of the run.
@@ -150,7 +150,7 @@ def load_weights(spec: str, classes: int, weights: Path) -> nn.Module:
     beside = weights.with_name("input.json")
     if beside.exists():
         scale = json.loads(beside.read_text())
-        net.normalise = Normalise(tuple(scale["mean"]), tuple(scale["std"]))
+        net.normalize = Normalize(tuple(scale["mean"]), tuple(scale["std"]))
     return net
 
 
@@ -286,7 +286,7 @@ class _Training:
         init = torch.Generator().manual_seed(records.seed(config.seed, "init"))
         net: Any = models.load(config.model, parts.classes, config.weights, generator=init)
         if config.weights is None:
-            net.normalise = Normalise(augment.moments(parts.whole.images)[0])
+            net.normalize = Normalize(augment.moments(parts.whole.images)[0])
         self.net: Any = net.to(ranks.device, memory_format=torch.channels_last)
         self.group = torch.from_numpy(parts.train.group).to(ranks.device)
         self.visited = self._visited()
@@ -324,15 +324,14 @@ class _Training:
         return GroupDRO(sizes, eta=eta, adjustment=adjustment).to(self.ranks.device)
 
     def _transform(self) -> augment.Transform:
-        scale = {"mean": self.net.normalise.mean, "std": self.net.normalise.std}
         if self.parts.train is self.parts.whole:
-            return augment.normalise(**scale)
-        return augment.random_resized_crop(self.config.size, **scale)
+            return augment.Transform(self.net.normalize)
+        return augment.random_resized_crop(self.config.size, normalize=self.net.normalize)
 
     def scale(self) -> dict[str, Any]:
         """What must be known to use the network."""
-        normalise = self.net.normalise
-        return {"mean": normalise.mean, "std": normalise.std, "classes": self.parts.classes}
+        normalize = self.net.normalize
+        return {"mean": normalize.mean, "std": normalize.std, "classes": self.parts.classes}
 
     # State
 
