@@ -50,7 +50,7 @@ class Transform:
         tensor([0.5000, 0.5000, 0.5000])
     """
 
-    normalize: Normalize = Normalize()
+    normalize: Normalize = Normalize()  # noqa: RUF009
     size: tuple[int, int] | None = None
     boxes: Boxes = _whole
     flip: float = 0.0

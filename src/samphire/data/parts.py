@@ -12,6 +12,7 @@ import numpy as np
 from samphire import data, records
 from samphire.data.cache import decoded
 from samphire.data.split import Split
+from samphire.progress import silent
 
 Advance = Callable[[str, int, int], None]
 PROBED_ON = {"probe_train": "probe_test", "target_train": "target_test", "val": "test"}
@@ -79,7 +80,8 @@ def load_parts(
     place = Path(cache) if cache is not None else default_cache()
 
     def ready(part: Split, side: int) -> Split:
-        return part if isinstance(part.images, np.ndarray) else decoded(part, side, place, progress=progress)
+        stored = isinstance(part.images, np.ndarray)
+        return part if stored else decoded(part, side, place, progress=progress or silent)
 
     chosen = some(parts["train"], examples)
     whole = chosen if judged_only else ready(chosen, size)
