@@ -40,7 +40,7 @@ ZIPPED = {f"{name}.gz": gzip.compress(data) for name, data in FILES.items()}
 
 @pytest.fixture
 def published(monkeypatch):
-    part = arrays.labelled(PIXELS[:, None], DIGITS.astype(np.int64), "digit", arrays.DIGITS)
+    part = arrays.labeled(PIXELS[:, None], DIGITS.astype(np.int64), "digit", arrays.DIGITS)
     counts, sums = (1, 1, 1, 2, 0, 0, 0, 0, 0, 1), arrays.digest(part)
     for name in ("mnist", "fashion-mnist"):
         small = replace(
@@ -213,9 +213,7 @@ def test_cifar_rows_become_batches(tmp_path, monkeypatch):
     tgz = tmp_path / "packed"
     archive(members, tgz)
     whole = {
-        part: arrays.labelled(
-            np.concatenate([pixels[name] for name in names]), labels[part], "object", arrays.OBJECTS
-        )
+        part: arrays.labeled(np.concatenate([pixels[name] for name in names]), labels[part], "object", arrays.OBJECTS)
         for part, names in arrays.BATCHES.items()
     }
     content = {part: arrays.digest(split) for part, split in whole.items()}

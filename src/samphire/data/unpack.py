@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from samphire.data import layouts
-from samphire.data.arrays import BATCHES, IDX, OBJECTS, labelled, write_batches, write_idx
+from samphire.data.arrays import BATCHES, IDX, OBJECTS, labeled, write_batches, write_idx
 from samphire.data.catalog import named
 from samphire.data.files import decode
 
@@ -97,7 +97,7 @@ def unpack_rows(place: Path, out: Path) -> None:
         pngs = [decode((rows / f"{name}.png").read_bytes(), f"{name}.png") for name in batches]
         images = np.concatenate([png.transpose(1, 0, 2).reshape(-1, 3, 32, 32) for png in pngs])
         label = np.array(json.loads((rows / labels[part]).read_text()), np.int64)
-        parts[part] = labelled(images, label, "object", OBJECTS)
+        parts[part] = labeled(images, label, "object", OBJECTS)
     write_batches(out, parts)
 
 
