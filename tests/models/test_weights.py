@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from samphire.models import EfficientNetLite0, ResNet18, load
-from samphire.models.loading import WRAPPERS, download, read
+from samphire.models.weights import WRAPPERS, download, read
 
 
 def seeded(seed: int) -> torch.Generator:
