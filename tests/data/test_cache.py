@@ -1,4 +1,3 @@
-import io
 import os
 import signal
 import subprocess
@@ -11,10 +10,9 @@ import pytest
 from PIL import Image
 
 from samphire.data.cache import Decoded, decoded, in_order, shapes_of
-from samphire.data.files import Files, decode
+from samphire.data.files import Files
 from samphire.data.split import Split
-
-SHAPES = [(20, 30), (30, 20), (16, 16), (7, 50), (64, 64), (20, 30)]
+from trees import SHAPES, pictures
 
 
 class Counted(Files):
@@ -29,19 +27,6 @@ class Counted(Files):
         return super().read(i)
 
 
-def pictures(folder, shapes=SHAPES):
-    """Random images in several shapes, formats and modes."""
-    kinds = [("RGB", "jpg"), ("L", "png"), ("RGBA", "png"), ("P", "png"), ("L", "jpg"), ("RGB", "png")]
-    draw = np.random.default_rng(0)
-    paths = []
-    for i, shape in enumerate(shapes):
-        mode, ending = kinds[i % len(kinds)]
-        image = Image.fromarray(draw.integers(0, 256, (*shape, 3), dtype=np.uint8)).convert(mode)
-        paths.append(folder / f"{i}.{ending}")
-        image.save(paths[-1])
-    return paths
-
-
 def split_of(files):
     label = np.arange(len(files))
     return Split(files, label, {"a": label % 2}, ids=label + 50, classes=("x", "y"), values={"a": ("0", "1")})
@@ -49,53 +34,6 @@ def split_of(files):
 
 def left_in(folder):
     return sorted(p.name for p in folder.iterdir() if not p.name.endswith(".lock"))
-
-
-# Files
-
-
-def test_files_are_chosen_without_being_touched(tmp_path):
-    files = Files([tmp_path / "a", tmp_path / "b", str(tmp_path / "c")])  # none exists
-    assert len(files) == 3
-    assert [files[np.array([2, 0])].name(i) for i in (0, 1)] == [str(tmp_path / "c"), str(tmp_path / "a")]
-    assert len(files[np.array([True, False, True])]) == 2
-    assert len(files[np.array([False] * 3)]) == 0
-    assert len(split_of(files).subset(np.array([1])).images) == 1
-    with pytest.raises(FileNotFoundError, match=str(tmp_path / "a")):
-        files.read(0)
-
-
-def test_decoding_is_pillows_conversion(tmp_path):
-    for path in pictures(tmp_path):
-        expected = np.asarray(Image.open(path).convert("RGB")).transpose(2, 0, 1)
-        got = decode(path.read_bytes(), path.name)
-        assert got.dtype == np.uint8
-        assert got.flags.c_contiguous
-        assert np.array_equal(got, expected)
-
-
-def encoded(size=(40, 40), kind="jpeg"):
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)).save(file, kind)
-    return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"no image", encoded()[:300], encoded(kind="png")[:-200], encoded(kind="png")[:20]]
-)
-def test_a_damaged_image_is_named(data):
-    with pytest.raises(ValueError, match=r"image some/file\.jpg cannot be decoded \(.+\); get a fresh copy"):
-        decode(data, "some/file.jpg")
-
-
-def test_an_image_may_not_be_too_large():
-    data = encoded((40, 40))
-    assert decode(data, "a", most_pixels=1600).shape == (3, 40, 40)
-    with pytest.raises(ValueError, match="image a has 40 x 40 pixels, more than the 1599 allowed"):
-        decode(data, "a", most_pixels=1599)
-
-
-# Cache
 
 
 @pytest.mark.parametrize("size", [(12, 12), (24, 10), (64, 64)])
@@ -137,11 +75,11 @@ def test_images_that_are_arrays_have_the_shape_they_have():
 
 def test_the_work_is_done_once_and_reported(tmp_path):
     files = Counted(pictures(tmp_path))
-    told = []
-    first = decoded(split_of(files), 8, tmp_path / "cache", progress=lambda *now: told.append(now))
-    second = decoded(split_of(files), 8, tmp_path / "cache", progress=lambda *now: told.append(now))
+    calls = []
+    first = decoded(split_of(files), 8, tmp_path / "cache", progress=lambda *now: calls.append(now))
+    second = decoded(split_of(files), 8, tmp_path / "cache", progress=lambda *now: calls.append(now))
     assert files.reads == 6
-    assert told == [("decoding images", i + 1, 6) for i in range(6)]
+    assert calls == [("decoding images", i + 1, 6) for i in range(6)]
     assert np.array_equal(first.images, second.images)
     assert len(left_in(tmp_path / "cache")) == 1
 
@@ -199,7 +137,7 @@ def test_a_missing_image_is_named(tmp_path):
 PROCESS = """
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = sys.argv[3:]
 from test_cache import Counted, decoded, split_of
 
 def progress(what, done, total):
@@ -227,7 +165,7 @@ def test_two_processes_at_once_do_the_work_once(tmp_path, fate):
     images, cache = tmp_path / "images", tmp_path / "cache"
     images.mkdir()
     files = Files(sorted(pictures(images, SHAPES * 10)))
-    command = [sys.executable, "-c", PROCESS, str(images), str(cache), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", PROCESS, str(images), str(cache), *map(str, Path(__file__).parents[:2])]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     first, second = (subprocess.Popen(command, **pipes) for _ in range(2))
     first.stdin.write("begin\n")

@@ -1,4 +1,4 @@
-"""Copies are told from the published sets: complete, a subset, or wrong, in the library and on the command line."""
+"""Copies against the published sets: complete, a subset, or wrong, in the library and on the command line."""
 
 import csv
 import io
@@ -20,9 +20,9 @@ runner = CliRunner()
 LOOKALIKE = {"train": (3525, 186, 54, 1030), "val": (467, 466, 133, 133), "test": (2255, 2255, 642, 642)}
 
 
-def write_image(path, colour=0):
+def write_image(path, color=0):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (4, 4), (colour, 0, 0)).save(path, "png")
+    Image.new("RGB", (4, 4), (color, 0, 0)).save(path, "png")
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +51,11 @@ def test_a_whole_copy_is_complete(birds):
     checked = check("waterbirds", birds)
     assert checked.verdict == "complete"
     assert (checked.layout, checked.place, checked.notes) == ("DFR metadata.csv", birds, ())
-    found = {}
+    numbers = {}
     for count in checked.counts:
         assert count.found == count.official
-        found.setdefault(count.part, []).append(count.found)
-    assert found == {part: list(counts) for part, counts in SETS["waterbirds"].official.items()}
+        numbers.setdefault(count.part, []).append(count.found)
+    assert numbers == {part: list(counts) for part, counts in SETS["waterbirds"].official.items()}
     assert [c.group for c in checked.counts[:4]] == [
         "landbird land",
         "landbird water",

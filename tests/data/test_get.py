@@ -64,9 +64,7 @@ def test_a_set_arrives_where_torchvision_has_it(server, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["MNIST"]
     assert check("mnist", tmp_path).verdict == "complete"
     server.requests.clear()
-    assert (
-        get("mnist", tmp_path, sources=[idx_files("here", server.url)]) == place
-    )  # it is there: nothing is requests for
+    assert get("mnist", tmp_path, sources=[idx_files("here", server.url)]) == place  # nothing is requested
     assert server.requests == []
 
 

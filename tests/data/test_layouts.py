@@ -222,9 +222,9 @@ DOMAINS = [
 def test_domains_load_from_every_layout(tmp_path, name, layout, below, make):
     make(tmp_path)
     names, classes = TREES[name]
-    found, place = find(SETS[name], tmp_path / below)
-    assert found.name == layout
-    whole = found.read(place)["all"]
+    match, place = find(SETS[name], tmp_path / below)
+    assert match.name == layout
+    whole = match.read(place)["all"]
     n = 2 * len(classes) * len(names)
     assert whole.ids.tolist() == list(range(n))
     assert [whole.images.read(i) for i in range(n)] == [png(i + 1) for i in range(n)]
@@ -247,8 +247,8 @@ def test_domains_are_arranged_for_transfer(pacs):
     expected = {"train": (7, 3), "val": (1, 3), "test": (2, 3), "target_train": (8, 1), "target_test": (2, 1)}
     for part, (per_class, of_domains) in expected.items():
         counts = np.bincount(splits[part].group, minlength=28)
-        there = np.arange(28) % 4 == 2
-        assert (counts[there if "target" in part else ~there] == per_class).all()
+        photo = np.arange(28) % 4 == 2
+        assert (counts[photo if "target" in part else ~photo] == per_class).all()
         assert len(splits[part]) == per_class * of_domains * 7
     ids = np.concatenate([split.ids for split in splits.values()])
     assert sorted(ids) == list(range(280))
@@ -314,18 +314,18 @@ def test_official_lists_may_be_named(pacs):
 LABELS = {"train": [5, 0, 4, 1, 9], "test": [7, 2, 1]}
 
 
-def grey(part):
+def gray(part):
     return np.random.default_rng(len(part)).integers(0, 256, (len(LABELS[part]), 28, 28), np.uint8)
 
 
-def colour(part):
+def color(part):
     return np.random.default_rng(len(part)).integers(0, 256, (len(LABELS[part]), 3, 32, 32), np.uint8)
 
 
 def idx_files(place, dotted=False, zipped=False):
     place.mkdir(parents=True, exist_ok=True)
     for part, stem in (("train", "train"), ("test", "t10k")):
-        for kind, array in (("images-idx3", grey(part)), ("labels-idx1", np.array(LABELS[part], np.uint8))):
+        for kind, array in (("images-idx3", gray(part)), ("labels-idx1", np.array(LABELS[part], np.uint8))):
             path = place / f"{stem}-{kind.replace('-', '.') if dotted else kind}-ubyte"
             arrays.write_idx(path, array)
             if zipped:
@@ -347,7 +347,7 @@ def parquet_arrays(place, pixels, image="image"):
 
 def batches(place):
     place.mkdir(parents=True, exist_ok=True)
-    parts = {p: arrays.labeled(colour(p), np.array(LABELS[p]), "object", arrays.OBJECTS) for p in ("train", "test")}
+    parts = {p: arrays.labeled(color(p), np.array(LABELS[p]), "object", arrays.OBJECTS) for p in ("train", "test")}
     arrays.write_batches(place, parts)
 
 
@@ -356,13 +356,13 @@ ARRAYS = [
     ("mnist", "torchvision idx files", "MNIST", lambda r: idx_files(r / "MNIST/raw")),
     ("mnist", "torchvision idx files", ".", lambda r: idx_files(r / "MNIST/raw", zipped=True)),
     ("mnist", "torchvision idx files", ".", lambda r: idx_files(r, dotted=True)),
-    ("mnist", "Hugging Face parquet", ".", lambda r: parquet_arrays(r / "mnist/mnist", grey)),
-    ("mnist", "Hugging Face parquet", "mnist", lambda r: parquet_arrays(r / "mnist/mnist", grey)),
+    ("mnist", "Hugging Face parquet", ".", lambda r: parquet_arrays(r / "mnist/mnist", gray)),
+    ("mnist", "Hugging Face parquet", "mnist", lambda r: parquet_arrays(r / "mnist/mnist", gray)),
     ("fashion-mnist", "torchvision idx files", ".", lambda r: idx_files(r / "FashionMNIST/raw")),
-    ("fashion-mnist", "Hugging Face parquet", ".", lambda r: parquet_arrays(r / "fashion_mnist/fashion_mnist", grey)),
+    ("fashion-mnist", "Hugging Face parquet", ".", lambda r: parquet_arrays(r / "fashion_mnist/fashion_mnist", gray)),
     ("cifar10", "torchvision python batches", ".", lambda r: batches(r / "cifar-10-batches-py")),
     ("cifar10", "torchvision python batches", "cifar-10-batches-py", lambda r: batches(r / "cifar-10-batches-py")),
-    ("cifar10", "Hugging Face parquet", ".", lambda r: parquet_arrays(r / "cifar10/plain_text", colour, "img")),
+    ("cifar10", "Hugging Face parquet", ".", lambda r: parquet_arrays(r / "cifar10/plain_text", color, "img")),
 ]
 
 
@@ -373,7 +373,7 @@ def test_arrays_load_from_every_layout(tmp_path, name, layout, below, make):
     splits = load(name, tmp_path / below)
     assert list(splits) == ["train", "test"]
     for part, split in splits.items():
-        expected = colour(part) if name == "cifar10" else grey(part)[:, None]
+        expected = color(part) if name == "cifar10" else gray(part)[:, None]
         assert split.images.dtype == np.uint8
         assert np.array_equal(split.images, expected)
         assert split.label.tolist() == LABELS[part]

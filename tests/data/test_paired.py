@@ -10,7 +10,7 @@ FIVE = tuple((c, c) for c in range(5))
 
 
 def source(counts, shape=(1, 1, 1), seed=0, first=0):
-    """Images of labels 0, 1, ... as often as asked for, shuffled, with ids from `first`."""
+    """Images of labels 0, 1, ... in the given numbers, shuffled, with ids from `first`."""
     draw = np.random.default_rng(seed)
     label = draw.permutation(np.repeat(np.arange(len(counts)), counts))
     images = draw.integers(0, 256, (len(label), *shape), dtype=np.uint8)

@@ -31,7 +31,7 @@ __all__ = ["Decoded", "decoded", "height_and_width", "in_order", "shapes_of"]
 
 @dataclass(frozen=True)
 class Decoded(Split):
-    """A split whose images are stored at one size, with the shapes they had before.
+    """A split with images stored at one size, and the shapes they had before.
 
     Args:
         shapes: Height and width of each image in its file, (n, 2).

@@ -96,12 +96,12 @@ def check(
 
 def _counts(dataset: DataSet, parts: Parts) -> Iterator[Count]:
     for part, official in dataset.official.items():
-        found = counted(parts[part]) if part in parts else (0,) * len(official)
+        numbers = counted(parts[part]) if part in parts else (0,) * len(official)
         if len(official) == 1:
-            yield Count(part, "all", sum(found), *official)
+            yield Count(part, "all", sum(numbers), *official)
             continue
         names = [" ".join(values) for values in itertools.product(*next(iter(parts.values())).values.values())]
-        yield from map(Count, itertools.repeat(part), names, found, official)
+        yield from map(Count, itertools.repeat(part), names, numbers, official)
 
 
 def _faults(dataset: DataSet, parts: Parts, counts: tuple[Count, ...]) -> Iterator[str]:

@@ -244,7 +244,7 @@ def _glued(
         if not isinstance(part.images, np.ndarray):
             raise TypeError("images must be decoded before they are paired; see samphire.data.cache.decoded.")
         if not 0 <= part.ids.min(initial=0) <= part.ids.max(initial=0) < _BELOW // 2:
-            raise ValueError(f"ids of paired images must lie in 0 to {_BELOW // 2 - 1}; renumber the source.")
+            raise ValueError(f"ids of paired images must be from 0 to {_BELOW // 2 - 1}; renumber the source.")
     height, width = size or np.max([part.images.shape[2:] for part in parts], axis=0).tolist()
     images = np.zeros((len(rows[0]), 3, 2 * height, width), np.uint8)
     features, values = {}, {}
