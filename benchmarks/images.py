@@ -32,7 +32,7 @@ from samphire.data.cache import Decoded, decoded
 from samphire.data.files import Files
 from samphire.data.split import Split
 from samphire.models import Normalize, ResNet18
-from step import machine, ratio, sgd_for
+from step import machine, ratio, sgd_for, timed
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench-images.json"
 BATCH, SIDE, STORED = 128, 96, 128
@@ -79,12 +79,6 @@ class OneByOne(Dataset[Tensor]):
                 return random.randint(0, width - w), random.randint(0, height - h), w, h
         side = min(width, height)
         return (width - side) // 2, (height - side) // 2, side, side
-
-
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def epochs(paths: list[Path], cache: Path) -> tuple[Decoded, dict[str, Callable[[], None]]]:
@@ -159,7 +153,7 @@ def main() -> None:
             times: dict[str, list[float]] = {way: [] for way in ways}
             for r in range(repetitions):
                 for way in sorted(ways, reverse=bool(r % 2)):
-                    times[way].append(seconds(ways[way]))
+                    times[way].append(timed(ways[way], 1))
             speeds = {way: f"{len(paths) / statistics.median(taken):.0f} images/s" for way, taken in times.items()}
             print(f"  {speeds}")
             row(
@@ -170,7 +164,7 @@ def main() -> None:
             )
         step, per_batch = training_step(), BATCH / len(split)
         step()
-        pairs = [(seconds(ways["ours"]) * per_batch, seconds(step)) for _ in range(max(3, repetitions // 2))]
+        pairs = [(timed(ways["ours"], 1) * per_batch, timed(step, 1)) for _ in range(max(3, repetitions // 2))]
         print(f"one ResNet-18 step {statistics.median(s for _, s in pairs) * 1e3:.0f} ms")
         share = ratio([batch for batch, _ in pairs], [s for _, s in pairs])
         row(f"a batch of {BATCH} / one ResNet-18 step at {SIDE} px", share, 0.1)

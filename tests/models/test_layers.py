@@ -47,6 +47,8 @@ def test_bytes_floats_and_floats_up_to_any_white_have_one_scale() -> None:
 
 def test_one_number_normalizes_any_shape_and_lets_gradients_through() -> None:
     x = torch.tensor([0.0, 1.0], requires_grad=True)
-    Normalize((0.5,), (0.25,))(x).sum().backward()
+    scaled = Normalize((0.5,), (0.25,))(x)
+    assert scaled.tolist() == [-2.0, 2.0]
+    scaled.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [4.0, 4.0]
