@@ -1,7 +1,7 @@
 """What images cost on their way to the network, as ratios in one run: `python benchmarks/images.py [--quick]`.
 
 The peer is what a torchvision `DataLoader` does, one worker for each core: open a file, random resized crop and flip
-by Pillow, to a tensor, normalise. Ours reads the decoded cache and transforms whole batches. Both go over the same
+by Pillow, to a tensor, normalize. Ours reads the decoded cache and transforms whole batches. Both go over the same
 files, one epoch in turn in each repetition; ratios are taken within a repetition and their median is shown with the
 quartiles. Files are written for the purpose (smooth noise as JPEG) at the size of the Waterbirds images and at
 128 x 96; or give a folder of your own with `--images`. Needs a quiet machine.
@@ -28,7 +28,7 @@ from samphire.data.augment import batches, moments, random_resized_crop
 from samphire.data.cache import Decoded, decoded
 from samphire.data.files import Files
 from samphire.data.split import Split
-from samphire.models import ResNet18
+from samphire.models import Normalize, ResNet18
 from step import sgd_for
 from timing import machine, ratio, store, timed
 
@@ -86,7 +86,7 @@ def epochs(paths: list[Path], cache: Path) -> tuple[Decoded, dict[str, Callable[
     print(f"  decoded once, {len(paths) / seconds:.0f} images/s")
     mean, std = moments(split.images)
     generator = torch.Generator().manual_seed(0)
-    transform = random_resized_crop(SIDE, mean=mean, std=std)
+    transform = random_resized_crop(SIDE, normalize=Normalize(mean, std))
     loader = DataLoader(
         OneByOne(paths, mean, std), BATCH, shuffle=True, num_workers=CORES, persistent_workers=True, prefetch_factor=2
     )

@@ -18,7 +18,8 @@ SOURCE = ROOT / "src" / "samphire"
 LAYERS = [
     {"tree", "restore", "checks", "statistics", "progress", "pool"},
     {"records"},
-    {"optim", "models", "data"},
+    {"optim", "models"},
+    {"data"},
     {"baselines"},
     {"probes", "landscape"},
     {"mechanisms"},

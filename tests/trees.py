@@ -1,4 +1,4 @@
-"""Small data sets as users have them on disk, whose features a small network can learn."""
+"""Small data sets as users have them on disk, with features that a small network can learn."""
 
 import csv
 
@@ -7,9 +7,11 @@ from PIL import Image
 
 from samphire.data import arrays
 
+SHAPES = [(20, 30), (30, 20), (16, 16), (7, 50), (64, 64), (20, 30)]
+
 
 def dominoes(root, train=220, test=10):
-    """MNIST and Fashion-MNIST: so many images of each class, a bright row for the class among noise."""
+    """MNIST and Fashion-MNIST: ``train`` and ``test`` images of each class, a bright row for the class among noise."""
     draw = np.random.default_rng(0)
     for source in ("MNIST", "FashionMNIST"):
         folder = root / source / "raw"
@@ -24,7 +26,7 @@ def dominoes(root, train=220, test=10):
 
 
 def waterbirds(root, train=(24, 4, 4, 24), held_out=8):
-    """Birds by their brightness, places by their colour; so many of each group for training, the same for the rest."""
+    """Birds by their brightness, places by their color; ``train`` images of each group, ``held_out`` of each for the rest."""
     place = root / "waterbird_complete95_forest2water2"
     draw, rows = np.random.default_rng(0), []
     for part, sizes in enumerate((train, (held_out,) * 4, (held_out,) * 4)):
@@ -45,7 +47,7 @@ def waterbirds(root, train=(24, 4, 4, 24), held_out=8):
 
 
 def pacs(root, per_class=10):
-    """So many images of each class in each domain, the class by a bright column."""
+    """``per_class`` images of each class in each domain, the class by a bright column."""
     draw = np.random.default_rng(0)
     for domain in ("art_painting", "cartoon", "photo", "sketch"):
         for k, name in enumerate(("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")):
@@ -56,3 +58,16 @@ def pacs(root, per_class=10):
                 pixels[:, 2 * k + 1] = 255
                 Image.fromarray(pixels).save(folder / f"{i}.png")
     return root
+
+
+def pictures(folder, shapes=SHAPES):
+    """Random images in several shapes, formats and modes."""
+    kinds = [("RGB", "jpg"), ("L", "png"), ("RGBA", "png"), ("P", "png"), ("L", "jpg"), ("RGB", "png")]
+    draw = np.random.default_rng(0)
+    paths = []
+    for i, shape in enumerate(shapes):
+        mode, ending = kinds[i % len(kinds)]
+        image = Image.fromarray(draw.integers(0, 256, (*shape, 3), dtype=np.uint8)).convert(mode)
+        paths.append(folder / f"{i}.{ending}")
+        image.save(paths[-1])
+    return paths

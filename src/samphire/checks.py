@@ -73,7 +73,7 @@ Count = Annotated[int, Range(least=1, whole=True)]
 
 
 def hint(value: object, known: Iterable[str]) -> str:
-    """What was probably meant, or all there is.
+    """What was probably meant, or all that exists.
 
     Example:
         >>> hint("sma", ["sam", "asam"]), hint("x", ["sam", "asam"])
@@ -81,7 +81,7 @@ def hint(value: object, known: Iterable[str]) -> str:
     """
     known = [name for name in known if name]
     close = difflib.get_close_matches(str(value), known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
+    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}."
 
 
 def check_one_of(what: str, value: object, known: Iterable[str]) -> None:

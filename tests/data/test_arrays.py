@@ -27,7 +27,7 @@ def test_idx_by_hand(tmp_path):
 
 WHOLE = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, *range(8)])
 IDX_FAULTS = {
-    "truncated": (WHOLE[:-3], r"x holds 5 bytes of the 8 its header promises, whole up to row 1 of 2; get it anew"),
+    "truncated": (WHOLE[:-3], r"x holds 5 bytes of the 8 its header promises, whole up to row 1 of 2; get it again"),
     "too long": (WHOLE + b"\0", r"x holds 9 bytes of the 8"),
     "header only": (WHOLE[:16], r"x holds 0 bytes of the 8"),
     "in the header": (WHOLE[:7], r"x is not an idx file of bytes"),
@@ -146,11 +146,11 @@ def test_no_code_of_a_pickle_is_run(tmp_path):
     ):
         for content in ({"labels": labels, "data": evil}, {"labels": labels, "data": data, "more": evil}, evil):
             (tmp_path / "b").write_bytes(pickle.dumps(content, protocol=2))
-            with pytest.raises(ValueError, match=r"b is not a CIFAR-10 batch \(.*\); get it anew"):
+            with pytest.raises(ValueError, match=r"b is not a CIFAR-10 batch \(.*\); get it again"):
                 arrays.read_batch(tmp_path / "b")
     assert not mark.exists()
     (tmp_path / "b").write_bytes(pickle.dumps(Evil(os.mkdir, str(mark)), protocol=2))
-    with pytest.raises(ValueError, match=r"it asks for (posix|nt).mkdir, which is no part of an array"):
+    with pytest.raises(ValueError, match=r"it asks for (posix|nt).mkdir, which is not part of an array"):
         arrays.read_batch(tmp_path / "b")
 
 
@@ -202,7 +202,7 @@ def test_whole_and_restricted_batches_load(tmp_path):
 
 def test_written_batches_are_those_torchvision_reads(tmp_path):
     data, labels = batch(13)
-    part = arrays.labelled(data.reshape(-1, 3, 32, 32), np.array(labels), "object", arrays.OBJECTS)
+    part = arrays.labeled(data.reshape(-1, 3, 32, 32), np.array(labels), "object", arrays.OBJECTS)
     arrays.write_batches(tmp_path, {"train": part, "test": part})
     entries = [pickle.loads((tmp_path / name).read_bytes(), encoding="latin1") for name in BATCH_FILES]
     assert np.array_equal(np.concatenate([e["data"] for e in entries[:5]]), data)

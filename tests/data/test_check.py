@@ -1,4 +1,4 @@
-"""Copies are told from the published sets: complete, a subset, or wrong, in the library and on the command line."""
+"""Copies against the published sets: complete, a subset, or wrong, in the library and on the command line."""
 
 import csv
 import io
@@ -20,9 +20,9 @@ runner = CliRunner()
 LOOKALIKE = {"train": (3525, 186, 54, 1030), "val": (467, 466, 133, 133), "test": (2255, 2255, 642, 642)}
 
 
-def write_image(path, colour=0):
+def write_image(path, color=0):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (4, 4), (colour, 0, 0)).save(path, "png")
+    Image.new("RGB", (4, 4), (color, 0, 0)).save(path, "png")
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +51,11 @@ def test_a_whole_copy_is_complete(birds):
     checked = check("waterbirds", birds)
     assert checked.verdict == "complete"
     assert (checked.layout, checked.place, checked.notes) == ("DFR metadata.csv", birds, ())
-    found = {}
+    numbers = {}
     for count in checked.counts:
         assert count.found == count.official
-        found.setdefault(count.part, []).append(count.found)
-    assert found == {part: list(counts) for part, counts in SETS["waterbirds"].official.items()}
+        numbers.setdefault(count.part, []).append(count.found)
+    assert numbers == {part: list(counts) for part, counts in SETS["waterbirds"].official.items()}
     assert [c.group for c in checked.counts[:4]] == [
         "landbird land",
         "landbird water",
@@ -71,7 +71,7 @@ def test_a_copy_with_fewer_images_is_a_subset(birds):
     assert [(c.part, c.group, c.found) for c in checked.counts if c.found != c.official] == [
         ("train", "waterbird land", 55)
     ]
-    assert checked.notes == ("All images of landbird land, landbird water, waterbird water are there.",)
+    assert checked.notes == ("All images of landbird land, landbird water, waterbird water are present.",)
 
 
 def test_a_copy_with_other_images_is_wrong(birds):
@@ -161,7 +161,7 @@ def test_images_are_decoded_only_when_asked(tmp_path):
         for i in range(3):
             write_image(tmp_path / domain / "dog" / f"{i}.jpg", 40 * d + i)
     assert check("pacs", tmp_path, images=True, progress=lambda *now: seen.append(now)).verdict == "subset"
-    assert seen == [("Decoding", i, 12) for i in range(1, 13)]
+    assert seen == [("decoding images", i, 12) for i in range(1, 13)]
     whole = (tmp_path / "photo/dog/1.jpg").read_bytes()
     (tmp_path / "photo/dog/1.jpg").write_bytes(whole[:-25])
     (tmp_path / "sketch/dog/0.jpg").write_bytes(bomb())
@@ -184,7 +184,7 @@ def test_many_damaged_images_are_counted(tmp_path):
 
 
 def test_paired_sets_point_to_their_sources(tmp_path):
-    with pytest.raises(ValueError, match=r"^cifar-mnist is made of cifar10 and mnist, not kept in files of its own"):
+    with pytest.raises(ValueError, match=r"^cifar-mnist is made of cifar10 and mnist and has no files of its own"):
         check("cifar-mnist", tmp_path)
 
 
@@ -228,7 +228,7 @@ def test_images_are_checked_with_a_bar_on_stderr(birds):
     write_groups(birds, {"train": (1, 1, 1, 1), "val": (1, 1, 1, 1), "test": (1, 1, 1, 1)})
     result = runner.invoke(cli.app, ["check", "waterbirds", "--root", str(birds), "--images", "--json"])
     assert json.loads(result.stdout)["verdict"] == "subset"
-    assert "Decoding" in result.stderr
+    assert "decoding images" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["list", "check", "get"])

@@ -112,15 +112,15 @@ def test_only_the_generator_is_used() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"chi": -1.0}, r"chi must be a finite angle > 0 in degrees, got -1.0"),
+        ({"chi": -1.0}, r"chi must be a finite number > 0, got -1.0"),
         ({"chi": math.nan}, r"chi must be .* got nan"),
-        ({"n": 0}, r"n must be a whole number of points >= 1, got 0"),
+        ({"n": 0}, r"n must be a whole number >= 1, got 0"),
         ({"spiral": "round"}, r"spiral must be 'point' or 'literal', got 'round'"),
         ({"noise": "none"}, r"noise must be 'inside' or 'outside', got 'none'"),
         ({"corruption": "salt"}, r"corruption must be 'none' or 'label' or 'gaussian' or 'dropout', got 'salt'"),
         ({"where": "easy"}, r"where must be 'both' or 'hard', got 'easy'"),
-        ({"corruption": "label", "level": 1.5}, r"level must be a probability in \[0, 1\] .* got 1.5"),
-        ({"corruption": "gaussian", "level": -0.1}, r"level must be a standard deviation >= 0 .* got -0.1"),
+        ({"corruption": "label", "level": 1.5}, r"level must be a finite number in \[0, 1\], got 1.5"),
+        ({"corruption": "gaussian", "level": -0.1}, r"level must be a finite number >= 0, got -0.1"),
         ({"level": 0.2}, r"level is 0.2 but corruption is 'none'"),
     ],
 )

@@ -541,7 +541,7 @@ def test_default_features_are_what_the_last_linear_is_given():
     found = probes.features(net, images, batch_size=2)
     net.eval()
     with torch.no_grad():
-        expected = net.features(net.normalise(torch.from_numpy(images)))
+        expected = net.features(net.normalize(torch.from_numpy(images)))
     assert found == pytest.approx(expected.numpy(), abs=1e-5)
     assert found.dtype == np.float32
 
@@ -571,7 +571,7 @@ def test_the_networks_own_scale_or_a_given_one_is_applied():
     net = nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(1, 1))
     images = np.array([[[[255]]]], np.uint8)
     assert probes.features(net, images).item() == 1
-    net.normalise = lambda x: x.float() / 255 - 3
+    net.normalize = lambda x: x.float() / 255 - 3
     assert probes.features(net, images).item() == -2
     assert probes.features(net, images, prepare=lambda x: x.float()).item() == 255
 

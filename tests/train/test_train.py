@@ -80,7 +80,7 @@ def plain_loop(config, root, climb):
         draw = torch.Generator().manual_seed(records.seed(config.seed, f"epoch {epoch}"))
         torch.manual_seed(records.seed(config.seed, f"step {epoch}"))
         total = 0.0
-        for x, y, _ in augment.batches(train, config.batch, augment.normalise(mean), draw):
+        for x, y, _ in augment.batches(train, config.batch, augment.Transform(models.Normalize(mean)), draw):
             x = x.contiguous(memory_format=torch.channels_last)
             opt.param_groups[0]["lr"] = config.lr / 2 * (1 + math.cos(math.pi * step / steps))
             opt.zero_grad()
@@ -141,7 +141,7 @@ def test_images_in_files_are_cropped_for_training_and_resized_for_judging(root, 
     assert parts.train.images.shape[2:] == (16, 16)
     assert parts.whole.images.shape[2:] == (12, 12)
     mean = augment.moments(parts.whole.images)[0]
-    assert load_network(trained.folder).normalise.mean == pytest.approx(mean)
+    assert load_network(trained.folder).normalize.mean == pytest.approx(mean)
     groups = trained.rows[-1]["test_groups"]
     weighted = np.dot([24, 4, 4, 24], list(groups.values())) / 56
     assert trained.rows[-1]["test_error"] == pytest.approx(weighted)

@@ -90,7 +90,7 @@ def describe() -> list[dict[str, object]]:
     return rows
 
 
-def show(checked: data.Checked) -> None:
+def show(checked: data.CheckResult) -> None:
     """Print what a check found: the verdict, the counts, the notes."""
     console = Console()
     colour = COLOURS[checked.verdict]

@@ -79,7 +79,7 @@ def _networks(config: Mapping[str, Any], weights: Path, classes: int) -> dict[st
         found["pretrained, untouched"] = models.load(spec, classes, first)
     found["random weights"] = models.load(spec, classes, generator=torch.Generator().manual_seed(0))
     for network in found.values():
-        network.normalise = trained.normalise
+        network.normalize = trained.normalize
     return found
 
 

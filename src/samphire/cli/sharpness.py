@@ -124,7 +124,7 @@ def measure(
         passes += 1
         advance(f"{doing}, pass {passes}", done, len(todo) or 1)
 
-    batches = Batches(split, network.normalise, batch, passing)  # type: ignore[arg-type]
+    batches = Batches(split, network.normalize, batch, passing)  # type: ignore[arg-type]
     of = Landscape.of(network, F.cross_entropy, batches)
     todo |= _measures(of, network, batches, rho, rho_scaled, m, k)
     if groups:

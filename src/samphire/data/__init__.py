@@ -1,8 +1,8 @@
-"""Data sets in which two features, one easy and one hard, both tell the label."""
+"""Data sets in which two features, one easy and one hard, both predict the label."""
 
 from samphire.data.catalog import SETS, load
-from samphire.data.check import Checked, check
+from samphire.data.check import CheckResult, check
 from samphire.data.get import get
 from samphire.data.split import Split
 
-__all__ = ["SETS", "Split", "load", "check", "Checked", "get"]
+__all__ = ["SETS", "Split", "load", "check", "CheckResult", "get"]

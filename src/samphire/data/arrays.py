@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and CIFAR-10 as arrays, from the files they are published in."""
+"""MNIST, Fashion-MNIST and CIFAR-10 as arrays, read from their published files."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 IDX = {"train": "train", "test": "t10k"}
 BATCHES = {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)}
 
+__all__ = [
+    "BATCHES", "CIFAR10", "CLOTHES", "DIGITS", "FASHION_MNIST", "IDX", "MNIST", "OBJECTS",
+    "cifar10", "digest", "fashion_mnist", "labeled", "mnist", "read_batch", "read_idx", "write_batches", "write_idx",
+]  # fmt: skip
+
 
 def mnist(root: str | os.PathLike[str]) -> Parts:
     """MNIST: ``train`` and ``test``, images of shape (n, 1, 28, 28).
@@ -54,13 +59,13 @@ def cifar10(root: str | os.PathLike[str]) -> Parts:
     """CIFAR-10, whole or restricted to some classes: ``train`` and ``test``, images of shape (n, 3, 32, 32).
 
     Args:
-        root: The folder ``cifar-10-batches-py`` or that of the parquet files; or one above it.
+        root: The folder ``cifar-10-batches-py`` or the one of the parquet files; or one above it.
     """
     return layouts.read(CIFAR10, root)[2]
 
 
 def digest(split: Split) -> str:
-    r"""The MD5 sum of a part's labels and pixels in their order, whatever files they came in.
+    r"""The MD5 sum of a part's labels and pixels in their order, from whatever files.
 
     Example:
         >>> one = Split(np.zeros((1, 1, 2, 2), np.uint8), np.array([3]), {})
@@ -84,28 +89,28 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} cannot be unpacked ({error}); get it anew.") from None
+        raise ValueError(f"{path} cannot be unpacked ({error}); get it again.") from None
     axes = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
     if not axes or len(data) < 4 + 4 * axes:
-        raise ValueError(f"{path} is not an idx file of bytes; get it anew.")
+        raise ValueError(f"{path} is not an idx file of bytes; get it again.")
     shape = tuple(np.frombuffer(data, ">u4", axes, 4).tolist())
     held, promised = len(data) - 4 - 4 * axes, math.prod(shape)
     if held != promised:
         row = held * shape[0] // promised if 0 < held < promised else 0
         raise ValueError(
             f"{path} holds {held} bytes of the {promised} its header promises, whole up to row {row} of {shape[0]}; "
-            "get it anew."
+            "get it again."
         )
     return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
 def write_idx(path: Path, array: NDArray[np.uint8]) -> None:
-    """Store an array of bytes as an idx file; :func:`read_idx` is the other way."""
+    """Store an array of bytes as an idx file, for :func:`read_idx`."""
     path.write_bytes(bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes())
 
 
-# What a pickled array is made of, as functions that build arrays and do nothing else. The shape that is given to
-# ``_reconstruct`` is left out (the state that follows sets it), so a file cannot ask for memory it does not fill.
+# The parts of a pickled array, as functions that only build arrays. The shape in ``_reconstruct`` is ignored (the
+# state that follows sets it), so a file cannot ask for memory it does not fill.
 _ARRAY: dict[tuple[str, str], Any] = {
     ("multiarray", "_reconstruct"): lambda kind, shape, code: np.ndarray((0,), np.uint8),
     ("numeric", "_frombuffer"): lambda data, dtype, shape, order: np.frombuffer(data, dtype).reshape(shape),
@@ -122,15 +127,11 @@ class _ArraysOnly(pickle.Unpickler):
         package, _, rest = module.rpartition(".")
         if package in ("", "numpy.core", "numpy._core") and (rest, name) in _ARRAY:
             return _ARRAY[rest, name]
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no part of an array")
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not part of an array")
 
 
 def read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images, shape (n, 3, 32, 32), and labels of one pickled CIFAR-10 batch; no code in the file is run.
-
-    Args:
-        path: The file, whole or restricted to some of the classes.
-    """
+    """Images, shape (n, 3, 32, 32), and labels of one pickled CIFAR-10 batch; no code in the file is run."""
     try:
         with path.open("rb") as file:
             batch = _ArraysOnly(file, encoding="latin1").load()
@@ -140,12 +141,12 @@ def read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     except OSError:
         raise
     except Exception as error:  # a damaged pickle can raise anything
-        raise ValueError(f"{path} is not a CIFAR-10 batch ({error}); get it anew.") from None
+        raise ValueError(f"{path} is not a CIFAR-10 batch ({error}); get it again.") from None
     return data.reshape(-1, 3, 32, 32), _labels(label, len(OBJECTS), path)
 
 
 def write_batches(folder: Path, parts: Parts) -> None:
-    """Store CIFAR-10 as its five training batches and one test batch; :func:`cifar10` is the other way."""
+    """Store CIFAR-10 as five training batches and one test batch, for :func:`cifar10`."""
     for part, names in BATCHES.items():
         rows = np.array_split(np.arange(len(parts[part])), len(names))
         for name, chosen in zip(names, rows, strict=True):
@@ -154,8 +155,8 @@ def write_batches(folder: Path, parts: Parts) -> None:
             (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
 
 
-def labelled(images: NDArray[np.uint8], label: NDArray[np.int64], feature: str, classes: tuple[str, ...]) -> Split:
-    """A Split whose only feature is its label."""
+def labeled(images: NDArray[np.uint8], label: NDArray[np.int64], feature: str, classes: tuple[str, ...]) -> Split:
+    """A Split with the label as its only feature."""
     return Split(images, label, {feature: label}, classes=classes, values={feature: classes})
 
 
@@ -173,31 +174,31 @@ def _read_idx_parts(folder: Path, feature: str, classes: tuple[str, ...]) -> Par
         image_path, label_path = (_idx_file(folder, stem, kind) for kind in ("images-idx3", "labels-idx1"))
         images, label = read_idx(image_path), read_idx(label_path)
         if images.shape != (label.size, 28, 28):
-            raise ValueError(f"{image_path} holds {images.shape} pixels for {label.size} labels; get both anew.")
-        parts[part] = labelled(images[:, None], _labels(label, len(classes), label_path), feature, classes)
+            raise ValueError(f"{image_path} holds {images.shape} pixels for {label.size} labels; get both again.")
+        parts[part] = labeled(images[:, None], _labels(label, len(classes), label_path), feature, classes)
     return parts
 
 
 def _idx_file(folder: Path, stem: str, kind: str) -> Path:
-    """The file, with the dot of some copies in its name or without, gzipped or not."""
+    """The file, gzipped or not; some copies have a dot in its name."""
     names = [f"{stem}-{k}-ubyte{end}" for k in (kind, kind.replace("-", ".")) for end in ("", ".gz")]
-    found = [folder / name for name in names if (folder / name).exists()]
-    if not found:
-        raise FileNotFoundError(f"{folder} lacks {names[0]} (or {names[1]}); get it anew.")
-    return found[0]
+    for path in (folder / name for name in names):
+        if path.exists():
+            return path
+    raise FileNotFoundError(f"{folder} lacks {names[0]} (or {names[1]}); get it again.")
 
 
 def _read_batches(folder: Path) -> Parts:
     parts = {}
     for part, names in BATCHES.items():
         images, labels = zip(*(read_batch(folder / name) for name in names), strict=True)
-        parts[part] = labelled(np.concatenate(images), np.concatenate(labels), "object", OBJECTS)
+        parts[part] = labeled(np.concatenate(images), np.concatenate(labels), "object", OBJECTS)
     return parts
 
 
 def _decoded(parts: Parts, shape: tuple[int, int, int]) -> Parts:
-    """The encoded images of small sets as arrays; grey ones keep one channel."""
-    whole = {}
+    """The encoded images of small sets as arrays; gray ones keep one channel."""
+    arrays = {}
     for part, split in parts.items():
         pixels = np.empty((len(split), *shape), np.uint8)
         for i in range(len(split)):
@@ -205,8 +206,8 @@ def _decoded(parts: Parts, shape: tuple[int, int, int]) -> Parts:
             if image.shape != shape:
                 raise ValueError(f"{split.images.name(i)} is an image of shape {image.shape}, not {shape}.")
             pixels[i] = image
-        whole[part] = replace(split, images=pixels)
-    return whole
+        arrays[part] = replace(split, images=pixels)
+    return arrays
 
 
 def _idx_layout(folder: str, feature: str, classes: tuple[str, ...]) -> Layout:
@@ -225,7 +226,7 @@ def _parquet_layout(
 
 MNIST = DataSet(
     name="mnist",
-    about="Handwritten digits, 28 x 28, grey",
+    about="Handwritten digits, 28 x 28, gray",
     groups="10 classes",
     size="12 MB",
     sources=("samphire data get mnist", "yann.lecun.com/exdb/mnist", "Hugging Face ylecun/mnist"),
@@ -241,7 +242,7 @@ MNIST = DataSet(
 )
 FASHION_MNIST = DataSet(
     name="fashion-mnist",
-    about="Clothes, 28 x 28, grey",
+    about="Clothes, 28 x 28, gray",
     groups="10 classes",
     size="31 MB",
     sources=(
@@ -258,7 +259,7 @@ FASHION_MNIST = DataSet(
 )
 CIFAR10 = DataSet(
     name="cifar10",
-    about="Animals and vehicles, 32 x 32, colour",
+    about="Animals and vehicles, 32 x 32, color",
     groups="10 classes",
     size="170 MB",
     sources=("samphire data get cifar10", "www.cs.toronto.edu/~kriz/cifar.html", "Hugging Face uoft-cs/cifar10"),

@@ -1,9 +1,9 @@
-"""Crops, flips and normalisation of whole batches: every transform is one box per image and one resampling."""
+"""Whole batches as a network's input: each image is a box cut out, resampled, perhaps mirrored, and normalized."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,37 +12,48 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
-from torch.nn.functional import embedding_bag
 
-from samphire.data.cache import in_order, shapes_of
+from samphire.checks import Range, check_number, check_whole
+from samphire.data.cache import height_and_width, in_order, shapes_of
+from samphire.data.resampling import resample
 from samphire.data.split import Split
+from samphire.models.layers import Normalize
 
 Boxes = Callable[[Tensor, Generator | None], Tensor]
 """From shapes (n, 2: height, width) to boxes (n, 4: top, left, height, width), in pixels; all ``float64``."""
 
+__all__ = ["Boxes", "Transform", "batches", "moments", "random_resized_crop"]
+
+
+def _whole(shapes: Tensor, generator: Generator | None) -> Tensor:
+    return torch.cat([torch.zeros_like(shapes), shapes], 1)
+
 
 @dataclass(frozen=True)
 class Transform:
-    r"""From ``uint8`` images to the network's input: cut out a box, resample it, perhaps mirror it, normalise.
+    r"""From ``uint8`` images to the network's input.
 
     .. math:: x = \bigl(R\, X\, C^\top / 255 - \text{mean}\bigr) / \text{std},
 
-    where the rows of :math:`R` and :math:`C` are the weights of :func:`resample`. Boxes are drawn on the CPU, so the
-    same generator gives the same crops on every device.
+    where the rows of :math:`R` and :math:`C` are the weights of :func:`samphire.data.resampling.resample`. Boxes are
+    drawn on the CPU, so the same generator gives the same crops on every device.
 
     Args:
-        size: Height and width of the result; None leaves the pixels where they are.
-        boxes: Where to look, given the shapes the images had on disk.
-        flip: Probability of mirroring an image left to right.
-        mean: Subtracted from values in 0 to 1, one number or one for each channel.
-        std: Divided by afterwards, likewise.
+        normalize: The scale of the result. The paper's dominoes, "normalized by the mean pixel value", have a mean
+            only.
+        size: Height and width of the result; ``None`` leaves the pixels where they are.
+        boxes: Where to look, given the shapes the images had on disk; the whole image by default.
+        flip: Probability of mirroring an image left to right, for a given ``size``.
+
+    Example:
+        >>> Transform(Normalize((0.5,)))(torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)).flatten()
+        tensor([0.5000, 0.5000, 0.5000])
     """
 
-    size: tuple[int, int] | None
-    boxes: Boxes
+    normalize: Normalize = Normalize()  # noqa: RUF009
+    size: tuple[int, int] | None = None
+    boxes: Boxes = _whole
     flip: float = 0.0
-    mean: float | Sequence[float] = 0.0
-    std: float | Sequence[float] = 1.0
 
     def __call__(
         self, images: Tensor, shapes: NDArray[Any] | Tensor | None = None, generator: Generator | None = None
@@ -51,9 +62,8 @@ class Transform:
 
         Args:
             images: ``uint8`` of shape (n, channels, height, width), on any device.
-            shapes: Height and width of each image before it was stored, (n, 2): a box is drawn in these pixels and
-                carried over, so images stored with another ratio of the sides are cropped as their originals would
-                be. None: as stored.
+            shapes: Height and width of each image before it was stored, (n, 2); as stored unless given. Boxes are
+                drawn in these pixels, so stretched images are cropped as their originals would be.
             generator: Of the CPU; the only source of randomness.
         """
         if images.dtype != torch.uint8 or images.ndim != 4:
@@ -61,12 +71,8 @@ class Transform:
                 f"images must be uint8 of shape (n, channels, height, width), got {images.dtype} of shape "
                 f"{tuple(images.shape)}; decode them with samphire.data.cache.decoded."
             )
-        mean, std = (
-            torch.as_tensor(v, dtype=torch.float32).reshape(-1, 1, 1).to(images.device) for v in (self.mean, self.std)
-        )
         x = images if self.size is None else self._resampled(images, self.size, shapes, generator)
-        out = torch.empty(x.shape, device=x.device)
-        return torch.addcmul(-mean / std, x, 1 / (255 * std), out=out)
+        return self.normalize(x, white=255, out=torch.empty(x.shape, device=x.device))
 
     def _resampled(
         self,
@@ -87,12 +93,11 @@ def random_resized_crop(
     scale: tuple[float, float] = (0.7, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     flip: float = 0.5,
-    mean: float | Sequence[float] = 0.0,
-    std: float | Sequence[float] = 1.0,
+    normalize: Normalize = Normalize(),  # noqa: B008
 ) -> Transform:
     """The paper's training transform for Waterbirds: a random part of the image, resized and perhaps mirrored.
 
-    Area and logarithm of the ratio are uniform; a box that does not fit is drawn again up to ten times, then the
+    Area and logarithm of the ratio are uniform. A box that does not fit is drawn again up to ten times, then the
     largest central one within ``ratio`` is taken: torchvision's rule, for all images at once.
 
     Args:
@@ -100,8 +105,7 @@ def random_resized_crop(
         scale: Bounds of the crop's share of the image's area.
         ratio: Bounds of its width divided by its height.
         flip: Probability of mirroring.
-        mean: Subtracted from values in 0 to 1 (:func:`moments` measures it).
-        std: Divided by afterwards.
+        normalize: The scale of the result; :func:`moments` measures one.
 
     Example:
         >>> images = torch.zeros(8, 3, 128, 128, dtype=torch.uint8)
@@ -112,88 +116,19 @@ def random_resized_crop(
         Springer, Nagarajan, Raghunathan, ICLR 2024, appendix B.
 
     Differences:
-        Pillow rounds to whole grey levels after each of its two passes; here nothing is rounded.
+        Pillow rounds to whole gray levels after each of its two passes; here nothing is rounded.
     """
     for name, (low, high), most in (("scale", scale, 1.0), ("ratio", ratio, math.inf)):
         if not 0 < low <= high <= most:
             raise ValueError(f"{name} must be (low, high) with 0 < low <= high <= {most}, got {(low, high)!r}.")
-    if not 0 <= flip <= 1:
-        raise ValueError(f"flip must be a probability in [0, 1], got {flip!r}.")
-    return Transform(_pair(size), partial(random_boxes, scale=scale, ratio=ratio), flip, mean, std)
+    check_number("flip", flip, Range(least=0, most=1))
+    return Transform(normalize, height_and_width(size), partial(_random_boxes, scale=scale, ratio=ratio), flip)
 
 
-def centre_crop(
-    size: int = 96,
-    resize: int | None = None,
-    mean: float | Sequence[float] = 0.0,
-    std: float | Sequence[float] = 1.0,
-) -> Transform:
-    """The usual transform for evaluation: the shorter side to ``resize``, then the central square.
-
-    Args:
-        size: Side of the result.
-        resize: Length of the shorter side before the crop; ``size * 256 / 224``, as for ImageNet, unless given.
-            With ``resize=size`` the square spans the shorter side.
-        mean: Subtracted from values in 0 to 1.
-        std: Divided by afterwards.
-
-    Example:
-        >>> centre_crop(96)(torch.zeros(2, 3, 128, 128, dtype=torch.uint8)).shape
-        torch.Size([2, 3, 96, 96])
-
-    Differences:
-        The paper does not print its transform for evaluation. ``Resize`` and ``CenterCrop`` are done as one
-        resampling of an exactly centred square; as two steps each rounds to whole pixels.
-    """
-    resize = int(size * 256 / 224) if resize is None else resize
-    if not resize >= size > 0:
-        raise ValueError(f"resize must be >= size > 0, got resize={resize!r} and size={size!r}.")
-    return Transform((size, size), partial(_central_squares, share=size / resize), mean=mean, std=std)
-
-
-def resize(
-    size: int | tuple[int, int] = 64, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0
-) -> Transform:
-    """The paper's transform for CelebA: the whole image at another size, whatever the ratio of its sides.
-
-    Args:
-        size: Of the result; a number stands for a square.
-        mean: Subtracted from values in 0 to 1.
-        std: Divided by afterwards.
-
-    Example:
-        >>> resize(2)(torch.full((1, 3, 4, 8), 51, dtype=torch.uint8))[0, 0]
-        tensor([[0.2000, 0.2000],
-                [0.2000, 0.2000]])
-    """
-    return Transform(_pair(size), _whole, mean=mean, std=std)
-
-
-def normalise(mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0) -> Transform:
-    """No resampling: the paper's dominoes, "normalised by the mean pixel value", have only a mean.
-
-    Args:
-        mean: Subtracted from values in 0 to 1.
-        std: Divided by afterwards.
-
-    Example:
-        >>> normalise(mean=0.5)(torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)).flatten()
-        tensor([0.5000, 0.5000, 0.5000])
-    """
-    return Transform(None, _whole, mean=mean, std=std)
-
-
-def random_boxes(
+def _random_boxes(
     shapes: Tensor, generator: Generator | None, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Tensor:
-    """Boxes of random area and ratio, as torchvision's ``RandomResizedCrop`` draws them.
-
-    Args:
-        shapes: Heights and widths, (n, 2).
-        generator: The only source of randomness; ``22 * n`` numbers are drawn whatever happens.
-        scale: Bounds of the share of the area.
-        ratio: Bounds of width / height.
-    """
+    """Boxes as torchvision's ``RandomResizedCrop`` draws them; always from ``22 * n`` numbers of the generator."""
     if generator is None:
         raise ValueError("random crops need a generator; pass generator=torch.Generator().manual_seed(...).")
     height, width = shapes.T
@@ -210,70 +145,6 @@ def random_boxes(
     room = shapes.T - box
     corner = torch.where(fits.any(0), (uniform[20:] * (room + 1)).floor(), (room / 2).floor())
     return torch.cat([corner, box]).T
-
-
-def _central_squares(shapes: Tensor, generator: Generator | None, share: float) -> Tensor:
-    side = share * shapes.amin(1, keepdim=True).expand_as(shapes)
-    return torch.cat([(shapes - side) / 2, side], 1)
-
-
-def _whole(shapes: Tensor, generator: Generator | None) -> Tensor:
-    return torch.cat([torch.zeros_like(shapes), shapes], 1)
-
-
-def resample(images: Tensor, boxes: Tensor, size: tuple[int, int], mirrored: Tensor | None = None) -> Tensor:
-    r"""A box of each image at a common size, bilinear with antialiasing.
-
-    Along each side, with box :math:`[s, s + l)`, :math:`m` results, step :math:`d = l / m` and reach
-    :math:`r = \max(d, 1)`, pixel :math:`j` enters result :math:`k` with the weight
-
-    .. math:: w_{kj} \propto \max\Bigl(0, 1 - \frac{|j + \tfrac12 - s - (k + \tfrac12) d|}{r}\Bigr)
-              \cdot \bigl|[j, j+1) \cap [s, s+l)\bigr|, \qquad \sum_j w_{kj} = 1.
-
-    For boxes of whole pixels this is "crop, then resize" of Pillow and of ``interpolate(antialias=True)``. Only the
-    few weights that are not zero are ever formed: each side is a weighted sum of rows, one ``embedding_bag`` for the
-    whole batch, about twice as fast on a CPU as products with the matrices.
-
-    Args:
-        images: Of shape (n, channels, height, width).
-        boxes: Top, left, height, width in pixels of ``images``, (n, 4), on the CPU.
-        size: Height and width of the result.
-        mirrored: Which images to flip left to right.
-
-    Returns:
-        ``float32`` (n, channels, *size), in grey levels; a permuted view.
-    """
-    n, c, height, width = images.shape
-    top, left, high, wide = boxes.double().T
-    down = _taps(top, high, height, size[0])
-    across = _taps(left, wide, width, size[1])
-    if mirrored is not None:
-        across = tuple(torch.where(mirrored[:, None, None], t.flip(1), t) for t in across)
-    x = _mix_rows(images.float(), *down)  # (n, c, h, width)
-    x = _mix_rows(x.view(n, 1, c * size[0], width).transpose(2, 3), *across)  # (n, 1, w, c * h)
-    return x.view(n, size[1], c, size[0]).permute(0, 2, 3, 1)
-
-
-def _taps(start: Tensor, length: Tensor, pixels: int, results: int) -> tuple[Tensor, ...]:
-    """The pixels that enter each result, and their weights: both (n, results, taps)."""
-    start, length = start[:, None, None], length[:, None, None]
-    d = length / results
-    r = d.clamp_min(1)
-    centre = start + (torch.arange(results)[:, None] + 0.5) * d
-    j = (centre - r + 0.5).floor() + torch.arange(math.ceil(2 * r.amax().item()))
-    covered = ((start + length).minimum(j + 1) - start.maximum(j)).clamp(0, 1)
-    weight = (1 - (j + 0.5 - centre).abs() / r).clamp_min(0) * covered
-    return j.long().clamp(0, pixels - 1), (weight / weight.sum(2, keepdim=True)).float()
-
-
-def _mix_rows(x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """Weighted sums of rows: x (n, m, rows, columns), taps (n, results, taps) -> (n, m, results, columns)."""
-    n, m, rows, columns = x.shape
-    index = index[:, None] + rows * torch.arange(n * m).view(n, m, 1, 1)
-    taps = (-1, index.shape[-1])
-    weight = weight[:, None].expand_as(index).reshape(taps)
-    index, weight = index.view(taps).to(x.device), weight.to(x.device)
-    return embedding_bag(index, x.reshape(-1, columns), per_sample_weights=weight, mode="sum").view(n, m, -1, columns)
 
 
 def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -311,27 +182,27 @@ def batches(
 ) -> Iterator[tuple[Tensor, Tensor, NDArray[np.int64]]]:
     """One pass over a split: inputs, labels, and the examples' positions in the split.
 
-    Pixels travel to the device as ``uint8`` and are transformed there. One number is taken from the generator for the
-    whole pass, so a pass that is left early, or another ``ahead``, changes nothing that comes later.
+    Pixels travel to the device as ``uint8`` and are transformed there. A pass takes one number from the generator, so
+    what comes later depends neither on an early end nor on ``ahead``.
 
     Args:
         split: Its images are decoded: an array or a memory map.
         size: Examples in a batch; the last one may have fewer.
         transform: How images become inputs.
         generator: Of the CPU, for the order and the crops; None takes the examples in order.
-        positions: Which examples, as often as they stand there; each once unless given.
-        rank: Which share of every batch to yield, of
-        ranks: so many; all have the same order and crops of their own. Batches with fewer examples are left out.
-        device: Where inputs and labels are wanted.
+        positions: Which examples, with repeats; each once unless given.
+        rank: Which share of every batch to yield.
+        ranks: Number of shares. All have the same order, and crops of their own. Batches with fewer examples than
+            shares are left out.
+        device: Where inputs and labels go.
         ahead: How many batches a thread prepares while the caller computes; 0 for no thread.
 
     Example:
         >>> split = Split(np.zeros((5, 3, 2, 2), np.uint8), np.arange(5), {})
-        >>> [(tuple(x.shape), y.tolist(), at.tolist()) for x, y, at in batches(split, 3, normalise())]
+        >>> [(tuple(x.shape), y.tolist(), at.tolist()) for x, y, at in batches(split, 3, Transform())]
         [((3, 3, 2, 2), [0, 1, 2], [0, 1, 2]), ((2, 3, 2, 2), [3, 4], [3, 4])]
     """
-    if size < 1:
-        raise ValueError(f"size must be a number of examples >= 1, got {size!r}.")
+    check_whole("size", size)
     shapes = shapes_of(split)
     own = None
     order = np.arange(len(split)) if positions is None else positions
@@ -348,10 +219,3 @@ def batches(
     whole = (order[i : i + size] for i in range(0, len(order), size))
     parts = (at[rank::ranks] for at in whole if len(at) >= ranks)
     return in_order(batch, parts, threads=1, ahead=ahead) if ahead else map(batch, parts)
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    height, width = (size, size) if isinstance(size, int) else size
-    if not (height > 0 and width > 0):
-        raise ValueError(f"size must be a positive number of pixels, or (height, width), got {size!r}.")
-    return height, width

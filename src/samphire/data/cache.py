@@ -17,18 +17,21 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from samphire.checks import check_whole
 from samphire.data.files import Encoded, decode
 from samphire.data.split import Split
+from samphire.progress import Progress, silent
 
 S = TypeVar("S")
 T = TypeVar("T")
-Progress = Callable[[str, int, int], None]
-FORMAT = 1  # part of the key: raise it when the stored pixels change
+_FORMAT = 1  # part of the key: raise it when the stored pixels change
+
+__all__ = ["Decoded", "decoded", "height_and_width", "in_order", "shapes_of"]
 
 
 @dataclass(frozen=True)
 class Decoded(Split):
-    """A split whose images are stored at one size, with the shapes they had before.
+    """A split with images stored at one size, and the shapes they had before.
 
     Args:
         shapes: Height and width of each image in its file, (n, 2).
@@ -42,7 +45,7 @@ class Decoded(Split):
 
 
 def shapes_of(split: Split) -> NDArray[np.int64]:
-    """Height and width of each image as it was before it was stored, (n, 2)."""
+    """Height and width of each image before it was stored, (n, 2)."""
     if not isinstance(split.images, np.ndarray):
         raise TypeError("the split's images are still encoded; decode them with samphire.data.cache.decoded.")
     if isinstance(split, Decoded):
@@ -55,35 +58,35 @@ def decoded(
     size: int | tuple[int, int],
     folder: str | os.PathLike[str],
     *,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     workers: int | None = None,
 ) -> Decoded:
     r"""The split with its images decoded, resized to one size and mapped into memory; the work is done once.
 
-    Every image is resized to exactly ``size`` by Pillow's bilinear filter, which widens with the reduction
-    (antialiasing), as torchvision's ``Resize((h, w))`` does. The shapes in the files are kept, so
-    :class:`samphire.data.augment.Transform` draws its crops in the pixels of the original: the geometry of the
-    paper's transforms is exact although the stored image may be stretched. The pixels are filtered twice, here and
-    at the crop. Compared with one filter on the original, the root mean square difference is 4.4 grey levels of 255
-    (35 dB) with 4/3 of the network's side stored, 2.4 (41 dB) with twice and 0.5 (54 dB) with four times; measured
-    on Waterbirds at a quarter of the scale, 24-pixel crops of images of 96 pixels and more. For a transform without
-    crops (CelebA at 64) store that very size, and nothing is filtered twice.
+    Every image is resized to ``size`` by Pillow's bilinear filter with antialiasing, as torchvision's
+    ``Resize((h, w))`` does. The shapes in the files are kept, so :class:`samphire.data.augment.Transform` draws its
+    crops in the pixels of the original: their geometry is exact although the stored image may be stretched.
 
-    Choose examples before decoding: a subset of files costs nothing, one of decoded images is copied into memory.
+    With crops the pixels are filtered twice, here and at the crop. Compared with one filter on the original, the root
+    mean square difference is 4.4 gray levels of 255 (35 dB) if 4/3 of the network's side is stored, 2.4 (41 dB) for
+    twice the side and 0.5 (54 dB) for four times; measured on Waterbirds at a quarter of the scale, 24-pixel crops of
+    images of 96 pixels and more. Without crops (CelebA at 64) store the network's size, and they are filtered once.
+
+    Choose examples before decoding: a subset of files costs nothing, a subset of decoded images is copied.
 
     Args:
-        split: With images in files, or :class:`samphire.data.files.Encoded` in another way.
+        split: With images in files or otherwise :class:`samphire.data.files.Encoded`.
         size: Height and width; a number stands for a square.
-        folder: Of all caches; each is a folder in it, named by a hash of the size and of all files' paths, sizes and
-            times of modification. A changed image therefore gives a new cache; old ones may be deleted at any time.
-        progress: Called with what is done, the number of images done, and that of all.
-        workers: Threads that decode (Pillow works outside the interpreter's lock); the available cores unless given.
+        folder: Of all caches. Each is a folder named by a hash of the size and of all files' paths, sizes and times
+            of modification, so a changed image gives a new cache. Old ones may be deleted at any time.
+        progress: Counts images.
+        workers: Threads that decode (Pillow releases the interpreter's lock); one per available core unless given.
 
     Returns:
         The split with ``images`` a read-only ``np.memmap`` of shape (n, 3, height, width).
 
     Raises:
-        ValueError: For an image that cannot be decoded, with its file; nothing is then left behind.
+        ValueError: For an image that cannot be decoded, with its file name; nothing is left behind.
 
     Example:
         >>> import tempfile
@@ -92,25 +95,34 @@ def decoded(
         >>> with tempfile.TemporaryDirectory() as out:
         ...     Image.new("RGB", (6, 3), (255, 0, 0)).save(f"{out}/red.png")
         ...     split = Split(Files([f"{out}/red.png"]), np.array([0]), {})
-        ...     there = decoded(split, 2, f"{out}/cache")
-        ...     there.images[0, :, 0, 0].tolist(), there.images.shape, there.shapes.tolist()
+        ...     small = decoded(split, 2, f"{out}/cache")
+        ...     small.images[0, :, 0, 0].tolist(), small.images.shape, small.shapes.tolist()
         ([255, 0, 0], (1, 3, 2, 2), [[3, 6]])
     """
     if isinstance(split.images, np.ndarray):
         raise TypeError("the split's images are an array and need no decoding; use the split as it is.")
-    height, width = (size, size) if isinstance(size, int) else size
-    if not (height > 0 and width > 0):
-        raise ValueError(f"size must be a positive number of pixels, or (height, width), got {size!r}.")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    key = _key(split.images, (height, width))
-    place = folder / key
+    size = height_and_width(size)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    place = Path(folder) / _key(split.images, size)
     if not place.exists():
         with _alone(place):
-            if not place.exists():  # another process may have made it while this one waited
-                _fill(place, split.images, (height, width), progress, workers)
+            if not place.exists():  # another process may have filled it while this one waited
+                _fill(place, split.images, size, progress, workers)
     images = np.load(place / "images.npy", mmap_mode="r")
     return Decoded(**{**_fields(split), "images": images}, shapes=np.load(place / "shapes.npy"))
+
+
+def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
+    """Both sides; a number stands for a square.
+
+    Example:
+        >>> height_and_width(96), height_and_width((64, 32))
+        ((96, 96), (64, 32))
+    """
+    height, width = size if isinstance(size, tuple) else (size, size)
+    check_whole("height", height)
+    check_whole("width", width)
+    return height, width
 
 
 def _fields(split: Split) -> dict[str, Any]:
@@ -118,53 +130,46 @@ def _fields(split: Split) -> dict[str, Any]:
 
 
 def _key(images: Encoded, size: tuple[int, int]) -> str:
-    digest = hashlib.sha256(f"{FORMAT} {size}".encode())
+    digest = hashlib.sha256(f"{_FORMAT} {size}".encode())
     for i in range(len(images)):
         digest.update(f"\n{images.stamp(i)}".encode(errors="surrogateescape"))
     return digest.hexdigest()[:32]
 
 
-def _fill(
-    place: Path, images: Encoded, size: tuple[int, int], progress: Progress | None, workers: int | None
-) -> None:
-    """Write a cache beside its place, and give it its name when it is whole."""
+def _fill(place: Path, images: Encoded, size: tuple[int, int], progress: Progress, workers: int | None) -> None:
+    """Write a cache beside its place, and rename it when it is complete."""
     part = place.with_name(f"{_part(place)}{secrets.token_hex(8)}")
     part.mkdir()
     try:
         shapes = _write(part / "images.npy", images, size, progress, workers)
         np.save(part / "shapes.npy", shapes)
         if _key(images, size) != place.name:
-            raise ValueError("images were changed while they were being decoded; decode them again.")
+            raise ValueError("images changed while they were decoded; decode them again.")
         for file in part.iterdir():
             _sync(file)
         try:
             os.rename(part, place)
         except OSError:
-            if not place.exists():  # else a process that the lock did not keep out was faster
+            if not place.exists():  # otherwise a process without the lock was faster
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def _write(
-    path: Path,
-    images: Encoded,
-    size: tuple[int, int],
-    progress: Progress | None,
-    workers: int | None,
+    path: Path, images: Encoded, size: tuple[int, int], progress: Progress, workers: int | None
 ) -> NDArray[np.int64]:
-    """Write all pixels, in order, and return the shapes the images had."""
+    """Write all pixels in order; return the shapes the images had."""
     n, threads = len(images), workers or _cores()
     header = {"descr": "|u1", "fortran_order": False, "shape": (n, 3, *size)}
     shapes = np.zeros((n, 2), np.int64)
     with path.open("xb") as file:
         np.lib.format.write_array_header_1_0(file, header)
-        made = in_order(lambda i: _stored(images, i, size), range(n), threads=threads, ahead=16 * threads)
-        for i, (pixels, shape) in enumerate(made):
+        stored = in_order(lambda i: _stored(images, i, size), range(n), threads=threads, ahead=16 * threads)
+        for i, (pixels, shape) in enumerate(stored):
             file.write(pixels)
             shapes[i] = shape
-            if progress:
-                progress("decoding images", i + 1, n)
+            progress("decoding images", i + 1, n)
     return shapes
 
 
@@ -178,7 +183,7 @@ def _stored(images: Encoded, i: int, size: tuple[int, int]) -> tuple[bytes, tupl
 
 
 def in_order(make: Callable[[S], T], inputs: Iterable[S], *, threads: int, ahead: int) -> Iterator[T]:
-    """``map(make, inputs)`` by threads that run at most ``ahead`` results in front, so that few of them wait.
+    """``map(make, inputs)`` by threads, with at most ``ahead`` results waiting for the caller.
 
     Example:
         >>> list(in_order(abs, [-3, 1, -2], threads=2, ahead=1))
@@ -187,8 +192,8 @@ def in_order(make: Callable[[S], T], inputs: Iterable[S], *, threads: int, ahead
     waiting: deque[Future[T]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
-        for given in inputs:
-            waiting.append(pool.submit(make, given))
+        for item in inputs:
+            waiting.append(pool.submit(make, item))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -199,15 +204,15 @@ def in_order(make: Callable[[S], T], inputs: Iterable[S], *, threads: int, ahead
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[None]:
-    """Wait until no other process fills this place, then remove what one that crashed may have left."""
+    """Wait until no other process fills this place, then remove what a crashed one may have left."""
     try:
         import fcntl
-    except ImportError:  # Windows: two processes both do the work, and the first to finish is taken
+    except ImportError:  # Windows: both processes do the work, and the first result is taken
         yield
         return
     file = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the system lifts it when this process ends, however it ends
+        fcntl.flock(file, fcntl.LOCK_EX)  # released by the system if this process dies
         for part in place.parent.glob(f"{_part(place)}*"):
             shutil.rmtree(part)
         yield

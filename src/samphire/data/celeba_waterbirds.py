@@ -1,7 +1,7 @@
-"""CelebA and Waterbirds: a label, an attribute that goes with it, and the four groups they make.
+"""CelebA and Waterbirds: a label, an attribute that correlates with it, and the four groups of both.
 
-Every layout but Hugging Face's is a list of rows in one or two text files beside a folder of images; :class:`Lists`
-says which columns mean what, and :func:`read` reads them all.
+Except for Hugging Face's, a layout is one or two text files of rows beside a folder of images: :class:`Lists` says
+what the columns mean, and :func:`read` reads any of them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from samphire.data.layouts import DataSet, Layout, Parts, coded
 from samphire.data.parquet import Columns, hugging_face
 from samphire.data.split import Split
 
-PARTS = ("train", "val", "test")  # written 0, 1, 2
+_PARTS = ("train", "val", "test")  # 0, 1 and 2 in the lists
 HAIR = {"blond": ("not blond", "blond"), "male": ("female", "male")}
 BIRDS = {"bird": ("landbird", "waterbird"), "place": ("land", "water")}
+
+__all__ = ["BIRDS", "CELEBA", "HAIR", "WATERBIRDS"]
 
 
 @dataclass(frozen=True)
 class Lists:
-    """Where the rows of a layout are listed.
+    """The text files of a layout and the meaning of their columns.
 
     Args:
-        files: The lists; where there are two, they are joined on the image.
+        files: One list, or two that are joined on the image.
         image: The column with the image's file name.
         part: The column with 0, 1 or 2 for train, val or test.
-        features: The column of each feature, or the names it goes by; the first feature is the label.
-        folders: Where the images may be, the first that has the first image is taken.
+        features: Possible names of the column of each feature; the first feature is the label.
+        folders: Where the images may be; the first folder that has the first image is used.
     """
 
     files: tuple[str, ...]
@@ -53,7 +55,7 @@ class Listed:
     Args:
         path: The file.
         first: The line of the first row, counted from 1.
-        columns: The values of those that were asked for, as text.
+        columns: The values of the wanted columns, as text.
         header: The names of all columns.
     """
 
@@ -63,22 +65,22 @@ class Listed:
     header: tuple[str, ...]
 
     def line(self, row: int) -> str:
-        """Where a row stands, for messages."""
+        """The place of a row, for messages."""
         return f"{self.path} line {self.first + row}"
 
     def column(self, name: str) -> list[str]:
-        """One that must be there."""
+        """A required column."""
         if name not in self.columns:
             raise ValueError(f"{self.path} has no column {name}, only {', '.join(self.header)}.")
         return self.columns[name]
 
 
 def read(place: Path, lists: Lists, values: Mapping[str, tuple[str, ...]]) -> Parts:
-    """The parts of a listed set; every image that is listed must be there, but none is opened.
+    """The parts of a listed set; every listed image must exist, but none is opened.
 
     Args:
         place: The folder of the lists.
-        lists: What they are called and what is in them.
+        lists: Their names and columns.
         values: The names of each feature's values.
     """
     wanted = {lists.image, lists.part, *chain(*lists.features.values())}
@@ -86,7 +88,7 @@ def read(place: Path, lists: Lists, values: Mapping[str, tuple[str, ...]]) -> Pa
     orders = [_matched(tables[0], table, lists.image) for table in tables]
 
     def column(what: str, names: Collection[str], codes: Mapping[str, int]) -> NDArray[np.int64]:
-        """The first of some columns that is there, in the order of the first list."""
+        """The first of these columns that exists, in the order of the first list."""
         for table, order in zip(tables, orders, strict=True):
             for name in names:
                 if name in table.columns:
@@ -98,12 +100,12 @@ def read(place: Path, lists: Lists, values: Mapping[str, tuple[str, ...]]) -> Pa
     images = Files(_present(tables[0], lists.image, [place / folder for folder in lists.folders]))
     label, *_ = features
     whole = Split(images, features[label], features, classes=values[label], values=values)
-    chosen = {name: np.flatnonzero(part == k) for k, name in enumerate(PARTS)}
+    chosen = {name: np.flatnonzero(part == k) for k, name in enumerate(_PARTS)}
     return {name: replace(whole.subset(rows), ids=np.arange(len(rows))) for name, rows in chosen.items()}
 
 
 def read_list(path: Path, wanted: Collection[str]) -> Listed:
-    """Some columns of a list: CSV with a header, or CelebA's text with a count, the names and rows of words.
+    """Some columns of a list: CSV with a header, or CelebA's text with a count, the names, and rows of words.
 
     Args:
         path: Ends with ``.csv``, or is one of CelebA's ``.txt`` files.
@@ -114,7 +116,7 @@ def read_list(path: Path, wanted: Collection[str]) -> Listed:
             rows = csv.reader(file) if path.suffix == ".csv" else (line.split() for line in file)
             return _listed(path, (row for row in rows if row), wanted)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is not a list in text ({error}); get it anew.") from None
+        raise ValueError(f"{path} is not a list in text ({error}); get it again.") from None
 
 
 def _listed(path: Path, rows: Iterator[list[str]], wanted: Collection[str]) -> Listed:
@@ -131,50 +133,50 @@ def _listed(path: Path, rows: Iterator[list[str]], wanted: Collection[str]) -> L
     for total, row in enumerate(rows, 1):
         if len(row) != len(header):
             line = first + total - 1
-            raise ValueError(f"{path} line {line} has {len(row)} entries for {len(header)} columns; get it anew.")
+            raise ValueError(f"{path} line {line} has {len(row)} entries for {len(header)} columns; get it again.")
         for i, name in kept:
             columns[name].append(row[i])
     if not total or total != (count or total):
         promised = f"the {count} rows its first line promises" if count else "one row or more"
-        raise ValueError(f"{path} holds {total} rows instead of {promised}; get it anew.")
+        raise ValueError(f"{path} holds {total} rows instead of {promised}; get it again.")
     return Listed(path, first, columns, tuple(header))
 
 
 def _matched(first: Listed, other: Listed, image: str) -> NDArray[np.int64]:
-    """Which row of a list is about the image in each row of the first list; each lists every image once."""
+    """For each row of the first list, the row of another list with the same image; each has every image once."""
     rows = [{name: row for row, name in enumerate(listed.column(image))} for listed in (first, other)]
-    for here, mine, there, theirs in ((first, rows[0], other, rows[1]), (other, rows[1], first, rows[0])):
-        for row, name in enumerate(here.column(image)):
-            if mine[name] != row:
-                raise ValueError(f"{here.line(mine[name])} lists {name} again, after line {here.first + row}.")
-            if name not in theirs:
-                raise ValueError(f"{here.line(row)} lists {name}, which {there.path} lacks; get both anew.")
+    for a, rows_a, b, rows_b in ((first, rows[0], other, rows[1]), (other, rows[1], first, rows[0])):
+        for row, name in enumerate(a.column(image)):
+            if rows_a[name] != row:
+                raise ValueError(f"{a.line(rows_a[name])} lists {name} again, after line {a.first + row}.")
+            if name not in rows_b:
+                raise ValueError(f"{a.line(row)} lists {name}, which {b.path} lacks; get both again.")
     return np.array([rows[1][name] for name in rows[0]], np.int64)
 
 
 def _present(listed: Listed, image: str, folders: list[Path]) -> list[str]:
-    """The path of every image; one look into each folder instead of one at each file."""
+    """The path of every image; folders are listed once instead of asking for each file."""
     names = listed.column(image)
     folder = next((f for f in folders if (f / names[0]).exists()), folders[0])
     parents = [os.path.split(name) for name in names]
     inside = {parent: _listing(folder, parent) for parent in {parent for parent, _ in parents}}
-    lost = [row for row, (parent, base) in enumerate(parents) if base not in inside[parent]]
-    if lost:
+    missing = [row for row, (parent, base) in enumerate(parents) if base not in inside[parent]]
+    if missing:
         raise FileNotFoundError(
-            f"{listed.line(lost[0])} lists {names[lost[0]]}, which is not in {folder}, "
-            f"nor are {len(lost) - 1} others that are listed; unpack the images there."
+            f"{listed.line(missing[0])} lists {names[missing[0]]}, which is not in {folder}, "
+            f"and {len(missing) - 1} others are missing too; unpack the images there."
         )
     return [os.path.join(folder, name) for name in names]
 
 
 def _listing(folder: Path, parent: str) -> set[str]:
-    """The files in a folder; none for one outside of the data set's own."""
+    """The files in a folder; none if it is outside of the data set's folder."""
     if os.path.isabs(parent) or ".." in Path(parent).parts or not (folder / parent).is_dir():
         return set()
     return set(os.listdir(folder / parent))
 
 
-# The layouts. CelebA's image folder is doubled by some archives.
+# The layouts. Some archives nest CelebA's image folder in itself.
 
 _PARQUET = ("train-*.parquet", "val*-*.parquet", "test-*.parquet")
 _FACES = ("img_align_celeba/img_align_celeba", "img_align_celeba", ".")
@@ -201,7 +203,7 @@ _SUBPOP_FACES = {"blond": ("y",), "male": ("a",)}
 
 CELEBA = DataSet(
     name="celeba",
-    about="Faces; the label is blond hair, which goes with being female",
+    about="Faces; the label is blond hair, which correlates with being female",
     groups="blond x male",
     size="1.4 GB",
     sources=(
@@ -250,8 +252,8 @@ CELEBA = DataSet(
 _BIRDS = "waterbird_complete95_forest2water2"
 _METADATA = Lists(("metadata.csv",), "img_filename", "split", {"bird": ("y",), "place": ("place", "spurious")})
 _LOOKALIKE = (
-    "its metadata.csv is a look-alike of Waterbirds, with the same sizes of the splits but other groups (3525, 186, "
-    "54 and 1030 in train, where Waterbirds has 3498, 184, 56 and 1057); numbers on it compare with no published "
+    "its metadata.csv is a look-alike of Waterbirds: its splits have the same sizes but other groups (3525, 186, 54 "
+    "and 1030 in train, where Waterbirds has 3498, 184, 56 and 1057); its numbers cannot be compared with published "
     "ones, so take metadata.csv from the original archive."
 )
 _SUBPOP_BIRDS = {"bird": ("y",), "place": ("a",)}
@@ -263,7 +265,7 @@ def _waterbirds(name: str, folders: tuple[str, ...], lists: Lists = _METADATA) -
 
 WATERBIRDS = DataSet(
     name="waterbirds",
-    about="Birds pasted on landscapes; the label is the bird, which goes with the place",
+    about="Birds pasted on landscapes; the label is the bird, which correlates with the place",
     groups="bird x place",
     size="0.5 GB",
     sources=(

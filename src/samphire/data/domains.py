@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -14,12 +11,12 @@ from pathlib import Path, PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from samphire.data.files import Files
+from samphire.data.files import Encoded, Files
 from samphire.data.layouts import DataSet, Layout, Parts, same_name
 from samphire.data.parquet import Columns, hugging_face
 from samphire.data.split import Split
 
-IMAGES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+_ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 ANIMALS = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 SCENES = ("bird", "car", "chair", "dog", "person")
@@ -33,6 +30,8 @@ OFFICE = (
     "ToothBrush", "Toys", "Trash_Can", "Webcam",
 )  # fmt: skip
 
+__all__ = ["ANIMALS", "OFFICE", "OFFICEHOME", "PACS", "SCENES", "VLCS", "arrange"]
+
 
 def read_folders(place: Path, classes: tuple[str, ...], domains: tuple[str, ...]) -> Parts:
     """Images in ``domain/class/`` folders as one part, in the order of domain, class and file name.
@@ -40,49 +39,49 @@ def read_folders(place: Path, classes: tuple[str, ...], domains: tuple[str, ...]
     Args:
         place: The folder of the domains.
         classes: Those of the set; another folder is an error.
-        domains: Those of the set; other folders are left alone.
+        domains: Those of the set; other folders are ignored.
     """
     paths: list[str] = []
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []  # domain and class of each image
     of_domain = {same_name(name): i for i, name in enumerate(domains)}
     of_class = {same_name(name): i for i, name in enumerate(classes)}
     inside = [domain for domain in place.iterdir() if domain.is_dir() and same_name(domain.name) in of_domain]
     for folder in (f for domain in inside for f in domain.iterdir() if f.is_dir()):
         if same_name(folder.name) not in of_class:
             raise ValueError(f"{folder} is none of the classes {', '.join(classes)}; move it away.")
-        names = sorted(name for name in os.listdir(folder) if PurePath(name).suffix.lower() in IMAGES)
+        names = sorted(name for name in os.listdir(folder) if PurePath(name).suffix.lower() in _ENDINGS)
         paths += [os.path.join(folder, name) for name in names]
-        found += [(of_domain[same_name(folder.parent.name)], of_class[same_name(folder.name)])] * len(names)
+        pairs += [(of_domain[same_name(folder.parent.name)], of_class[same_name(folder.name)])] * len(names)
     if not paths:
-        raise FileNotFoundError(f"{place} has the folders of the domains but no images in them; unpack it anew.")
-    return _ordered(Files(paths), np.array(found), classes, domains)
+        raise FileNotFoundError(f"{place} has the folders of the domains but no images in them; unpack it again.")
+    return _ordered(Files(paths), np.array(pairs), classes, domains)
 
 
 def arrange(
     parts: Parts, target: str | None = None, seed: int = 0, lists: str | os.PathLike[str] | None = None
 ) -> Parts:
-    """Split a set for transfer: training on all domains but the target, probing on the target.
+    """Split a set for transfer: training on all domains except the target, probing on the target.
 
-    In each class of each domain a fifth is held out for testing, and a tenth of the rest for validation; the rest
-    of the target, its validation part included, is ``target_train``. The choice depends on the seed and on the order
+    In each class of each domain a fifth is held out for testing, and a tenth of the rest for validation. In the
+    target only the fifth is held out; the rest is ``target_train``. The choice depends on the seed and on the order
     of file names alone: neither the target nor a library's random numbers change it.
 
     Args:
-        parts: What was read.
+        parts: As read.
         target: The domain to transfer to.
         seed: Of the choice.
-        lists: A folder with PACS's own ``<domain>_train_kfold.txt`` and ``<domain>_crossval_kfold.txt``; the
-            latter then are the images held out for testing, and the seed only chooses the validation part.
+        lists: A folder with PACS's own ``<domain>_train_kfold.txt`` and ``<domain>_crossval_kfold.txt``. Images in
+            the latter are then held out for testing, and the seed chooses the validation part only.
 
     Returns:
         ``train``, ``val`` and ``test`` of the other domains, ``target_train`` and ``target_test``; together all
-        images. The ids are those of the whole set, the same in each arrangement.
+        images, with the ids of the whole set.
 
     References:
         Springer, Nagarajan, Raghunathan, ICLR 2024, appendix F.
 
     Differences:
-        The paper speaks of the standard splits, which OfficeHome does not have.
+        The paper names the standard splits, which OfficeHome does not have.
     """
     whole = parts["all"]
     names, domain = whole.values["domain"], whole.features["domain"]
@@ -92,42 +91,27 @@ def arrange(
     everywhere = np.ones(len(whole), bool)
     held = _chosen(whole, everywhere, 0.2, f"test:{seed}") if lists is None else _listed(whole, Path(lists))
     val = _chosen(whole, ~held, 0.1, f"val:{seed}")
-    there = domain == known[same_name(target)]
+    inside = domain == known[same_name(target)]
     chosen = {
-        "train": ~there & ~held & ~val,
-        "val": ~there & val,
-        "test": ~there & held,
-        "target_train": there & ~held,
-        "target_test": there & held,
+        "train": ~inside & ~held & ~val,
+        "val": ~inside & val,
+        "test": ~inside & held,
+        "target_train": inside & ~held,
+        "target_test": inside & held,
     }
     return {name: whole.subset(np.flatnonzero(mask)) for name, mask in chosen.items()}
 
 
-def manifest(splits: Mapping[str, Split]) -> str:
-    """Which image is in which split, as CSV with the columns split, id, domain, class and image.
-
-    Args:
-        splits: From :func:`arrange`.
-    """
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["split", "id", "domain", "class", "image"])
-    for part, split in splits.items():
-        for i, (number, d, c) in enumerate(zip(split.ids, split.features["domain"], split.label, strict=True)):
-            rows.writerow([part, number, split.values["domain"][d], split.classes[c], _short(split.images.name(i))])
-    return text.getvalue()
-
-
-def by_domain(parts: Parts) -> Parts:
-    """The domains as parts, their groups the classes."""
+def _by_domain(parts: Parts) -> Parts:
+    """The domains as parts, the classes as groups."""
     whole = parts["all"]
     only = replace(whole, features={"class": whole.label}, values={"class": whole.classes})
     return {name: only.subset(whole.features["domain"] == d) for d, name in enumerate(whole.values["domain"])}
 
 
-def _ordered(images: object, found: NDArray[np.int64], classes: tuple[str, ...], domains: tuple[str, ...]) -> Parts:
-    """One part with features class and domain, sorted by domain and class; the rest of the order is kept."""
-    domain, label = found.T
+def _ordered(images: Encoded, pairs: NDArray[np.int64], classes: tuple[str, ...], domains: tuple[str, ...]) -> Parts:
+    """One part with features class and domain, sorted (stably) by domain and class."""
+    domain, label = pairs.T
     features = {"class": label, "domain": domain}
     whole = Split(images, label, features, classes=classes, values={"class": classes, "domain": domains})
     whole = whole.subset(np.lexsort((label, domain)))
@@ -141,7 +125,7 @@ def _merged(parts: Parts, classes: tuple[str, ...], domains: tuple[str, ...]) ->
 
 
 def _chosen(whole: Split, among: NDArray[np.bool_], share: float, purpose: str) -> NDArray[np.bool_]:
-    """A share of each class of each domain: those whose place in it has the smallest hash."""
+    """A share of each class of each domain: the positions in it with the smallest hashes."""
     chosen = np.zeros(len(whole), bool)
     for group in np.unique(whole.group):
         rows = np.flatnonzero((whole.group == group) & among)
@@ -151,7 +135,7 @@ def _chosen(whole: Split, among: NDArray[np.bool_], share: float, purpose: str) 
 
 
 def _listed(whole: Split, folder: Path) -> NDArray[np.bool_]:
-    """Which images PACS's own lists hold out; every image must be in one of them."""
+    """The images that PACS's own lists hold out; every image must be in a list."""
     held: dict[str, int] = {}
     for domain in whole.values["domain"]:
         for kind, test in (("train", 0), ("crossval", 1)):
@@ -205,7 +189,7 @@ PACS = DataSet(
         "photo": (189, 202, 182, 186, 199, 280, 432),
         "sketch": (772, 740, 753, 608, 816, 80, 160),
     },
-    published=by_domain,
+    published=_by_domain,
     arrange=arrange,
 )
 VLCS = DataSet(
@@ -221,7 +205,7 @@ VLCS = DataSet(
         "SUN09": (20, 932, 1036, 30, 1264),
         "VOC2007": (330, 699, 428, 420, 1499),
     },
-    published=by_domain,
+    published=_by_domain,
     arrange=arrange,
 )
 OFFICEHOME = DataSet(
@@ -240,6 +224,6 @@ OFFICEHOME = DataSet(
         _parquet("flwrlabs/office-home", OFFICE, _OFFICE),
     ),
     official={"Art": (2427,), "Clipart": (4365,), "Product": (4439,), "Real World": (4357,)},
-    published=by_domain,
+    published=_by_domain,
     arrange=arrange,
 )

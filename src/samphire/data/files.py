@@ -1,4 +1,4 @@
-"""Images as they lie on disk, and the one place where their bytes become pixels."""
+"""Encoded images on disk, and the one place where their bytes become pixels."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 MOST_PIXELS = 2**26  # of one image: 200 MB decoded; a photograph has less, a decompression bomb more
 
+__all__ = ["MOST_PIXELS", "Encoded", "Files", "decode"]
+
 
 class Encoded(Protocol):
-    """Images still encoded, wherever they lie."""
+    """Images still encoded, wherever they are stored."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, chosen: NDArray[Any] | slice) -> Encoded: ...
@@ -25,9 +27,9 @@ class Encoded(Protocol):
 
 
 class Files:
-    """Encoded images in files, not yet decoded; immutable, and no file is touched before it is read.
+    """Encoded images in files; immutable, and no file is touched before it is read.
 
-    Indexing with positions or a mask gives the chosen ones at the cost of a list of references.
+    Indexing with positions or a mask copies references only.
 
     Args:
         paths: One for each image.
@@ -52,7 +54,7 @@ class Files:
         return f"Files({len(self)} images)"
 
     def name(self, i: int) -> str:
-        """Where image ``i`` lies, for messages."""
+        """The path of image ``i``, for messages."""
         return str(self._paths[i])
 
     def read(self, i: int) -> bytes:
@@ -60,7 +62,7 @@ class Files:
         return Path(self._paths[i]).read_bytes()
 
     def stamp(self, i: int) -> str:
-        """What changes when image ``i`` does: its path, size and time of modification; its bytes are not read."""
+        """Path, size and time of modification of image ``i``, which change with it; its bytes are not read."""
         status = os.stat(self._paths[i])
         return f"{os.path.abspath(self._paths[i])} {status.st_size} {status.st_mtime_ns}"
 
@@ -69,16 +71,16 @@ def decode(data: bytes, name: str, *, most_pixels: int = MOST_PIXELS) -> NDArray
     """Bytes of an encoded image as ``uint8`` RGB of shape (3, height, width).
 
     Args:
-        data: A JPEG, PNG or anything else that Pillow reads; grey, palette and transparent images become RGB. An
-            EXIF note that the camera was turned is not followed, as in torchvision's loaders.
-        name: What a message calls the image.
+        data: JPEG, PNG or anything else that Pillow reads; gray, palette and transparent images become RGB. EXIF
+            rotation is ignored, as in torchvision's loaders.
+        name: Of the image, for messages.
         most_pixels: Larger images are refused before they are decoded.
 
     Example:
         >>> from PIL import Image
         >>> file = io.BytesIO()
         >>> Image.new("L", (4, 2), 7).save(file, "png")
-        >>> decode(file.getvalue(), "grey.png").shape
+        >>> decode(file.getvalue(), "gray.png").shape
         (3, 2, 4)
     """
     from PIL import Image
@@ -88,7 +90,7 @@ def decode(data: bytes, name: str, *, most_pixels: int = MOST_PIXELS) -> NDArray
             width, height = image.size
             if width * height <= most_pixels:
                 return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
-    except Exception as error:  # Pillow's plugins raise whatever their parsing runs into
+    except Exception as error:  # Pillow's plugins raise anything
         raise ValueError(f"image {name} cannot be decoded ({error}); get a fresh copy of it.") from error
     raise ValueError(
         f"image {name} has {width} x {height} pixels, more than the {most_pixels} allowed; shrink it first."

@@ -1,6 +1,6 @@
-"""Where a data set may lie on disk: each layout is a record, and one function finds the one that is there.
+"""Where a data set is on disk: each layout is a record, and :func:`find` takes the first that fits.
 
-A layout says in which folders below the user's root it is usually found, which files tell it, and how it is read.
+A layout lists the usual folders below the user's root and the files that identify it, and says how it is read.
 Reading gives the parts of the set (train, val and test, or all of it) as Splits.
 """
 
@@ -19,16 +19,17 @@ from samphire.data.split import Split
 
 Parts = dict[str, Split]
 
+__all__ = ["DataSet", "Layout", "Parts", "coded", "counted", "find", "lookalike", "read", "same_name"]
+
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set lies on disk.
+    """One way in which a data set is stored.
 
     Args:
-        name: Whose way it is, for instance ``"torchvision"``.
-        folders: Where it is looked for below the root, patterns allowed; ``"."`` is the root itself. A root that
-            is named like one of them is taken for it.
-        files: What must be in the folder, patterns allowed; also what a message calls missing.
+        name: Who stores it so, for instance ``"torchvision"``.
+        folders: Below the root, patterns allowed; ``"."`` is the root itself. The root may also be one of them.
+        files: What must be in the folder, patterns allowed; messages name them too.
         read: From the folder to the parts.
     """
 
@@ -38,29 +39,29 @@ class Layout:
     read: Callable[[Path], Parts]
 
     def places(self, root: Path) -> Iterator[Path]:
-        """The folders in which this layout is looked for."""
+        """The folders in which to look for this layout."""
         for folder in self.folders:
             yield from sorted(root.glob(folder)) if "*" in folder else [root / folder]
             if folder != "." and root.absolute().match(folder):
                 yield root
 
     def lacks(self, place: Path) -> list[str]:
-        """The files that are not in a folder and should be."""
+        """The required files that a folder does not have."""
         return [pattern for pattern in self.files if not any(place.glob(pattern))]
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set: what it is, the layouts it is met in, and what a whole copy of it holds.
+    """A data set: what it is, its layouts, and what a complete copy contains.
 
     Args:
-        name: What users call it.
+        name: For users.
         about: One line.
         groups: What its groups are.
         size: Of the download.
         sources: Where to get it.
-        layouts: In the order in which they are looked for.
-        official: The published number of images in each group of each part; a single number is that of the part.
+        layouts: In the order of the search.
+        official: The published number of images in each group of each part, or a single number for the whole part.
         lookalikes: Counts of copies that must be refused, with the reason.
         content: :func:`samphire.data.arrays.digest` of each part, where the published pixels are known.
         published: From the parts as read to those that are counted.
@@ -81,7 +82,7 @@ class DataSet:
 
 
 def find(dataset: DataSet, root: str | os.PathLike[str]) -> tuple[Layout, Path]:
-    """The layout in which a data set lies under a root, and the folder it was found in.
+    """The layout of a data set under a root, and its folder.
 
     Args:
         dataset: One of :data:`samphire.data.SETS`.
@@ -119,7 +120,6 @@ def counted(split: Split) -> tuple[int, ...]:
     """How many images each group has.
 
     Example:
-        >>> import numpy as np
         >>> y = np.array([0, 1, 1])
         >>> counted(Split(np.zeros((3, 1, 2, 2), np.uint8), y, {"digit": y}, values={"digit": ("0", "1", "2")}))
         (1, 2, 0)
@@ -128,25 +128,25 @@ def counted(split: Split) -> tuple[int, ...]:
 
 
 def same_name(name: str) -> str:
-    """What is left of a name when spelling does not count: ``Real World`` and ``real_world`` are ``realworld``."""
+    """A name without spelling: ``Real World`` and ``real_world`` are both ``realworld``."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
-def coded(column: str, found: list[Any], codes: Mapping[Any, int], where: Callable[[int], str]) -> NDArray[np.int64]:
-    """Values as integers; an unknown one is an error that says where it stands.
+def coded(column: str, values: list[Any], codes: Mapping[Any, int], where: Callable[[int], str]) -> NDArray[np.int64]:
+    """Values as integers; an unknown one is an error with its place.
 
     Args:
         column: What the values are, for the message.
-        found: The values.
+        values: As read.
         codes: The integer for each known value.
-        where: From a position to the file and row it was read from.
+        where: From a position to its file and row.
     """
     try:
-        return np.array([codes[value] for value in found], np.int64)
+        return np.array([codes[value] for value in values], np.int64)
     except KeyError:
-        i = next(i for i, value in enumerate(found) if value not in codes)
+        i = next(i for i, value in enumerate(values) if value not in codes)
         known = ", ".join(map(str, codes))
-        raise ValueError(f"{where(i)}: {column} is {found[i]!r}, which is none of {known}.") from None
+        raise ValueError(f"{where(i)}: {column} is {values[i]!r}, which is none of {known}.") from None
 
 
 def _missing(dataset: DataSet, root: Path, tried: list[tuple[Layout, Path, list[str]]]) -> str:
@@ -155,4 +155,4 @@ def _missing(dataset: DataSet, root: Path, tried: list[tuple[Layout, Path, list[
     if len(lacking) < len(layout.files):
         return f"{dataset.name} in {place} ({layout.name} layout) lacks {' and '.join(lacking)}; {get}."
     known = ", ".join(f"{layout.name} in {layout.folders[0]}" for layout in dataset.layouts)
-    return f"no {dataset.name} under {root} in any layout known ({known}); {get}."
+    return f"no {dataset.name} under {root} in any known layout ({known}); {get}."

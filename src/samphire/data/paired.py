@@ -1,4 +1,4 @@
-"""Dominoes: two images glued together, whose classes agree as often as wanted."""
+"""Dominoes: two images glued together, with classes that agree as often as wanted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samphire import records
+from samphire.checks import Range, check_number
 from samphire.data.arrays import cifar10, fashion_mnist, mnist
 from samphire.data.split import Split
 
 Classes = Sequence[tuple[int, int]]
-BELOW = 2**32  # an example's id is that of its top times this, plus that of its bottom
+_BELOW = 2**32  # the id of an example is the top's id times this, plus the bottom's id
+
+__all__ = ["Classes", "cifar_mnist", "components", "dominoes", "fmnist_mnist", "paired"]
 
 
 def paired(
@@ -29,38 +32,35 @@ def paired(
 ) -> Split:
     r"""Images of one source glued on top of images of another, each used at most once.
 
-    Pair :math:`c` of ``classes`` makes class :math:`c`. With :math:`k` classes, of which the scarcest has :math:`m`
-    images in one of the sources, the number of examples with top :math:`c` and bottom :math:`d` is
+    Pair :math:`c` of ``classes`` makes class :math:`c`. With :math:`k` classes, the scarcest of them with :math:`m`
+    images in one source, the number of examples with top :math:`c` and bottom :math:`d` is
 
     .. math:: N_{cc} = [p\,m], \qquad N_{cd} = \frac{m - [p\,m]}{k - 1} \quad (d \ne c),
 
     where a remainder goes to :math:`d = c+1, c+2, \dots` (cyclically), so every class is as frequent below as above.
-    At correlation 1 no class takes from another, and each has as many examples as its own scarcer source, unless
-    ``equal``.
+    At correlation 1 each class has as many examples as its own scarcer source, unless ``equal``.
 
-    The ids are the manifest: :func:`components` reads from them which images an example is made of, and
-    :func:`rebuilt` makes the examples from them again. The label is the top's class; to train on the bottom's, use
-    ``dataclasses.replace(split, label=split.features["bottom"])``.
+    The ids are the manifest: :func:`components` reads from them which images an example is made of. The label is the
+    top's class; to train on the bottom's, use ``dataclasses.replace(split, label=split.features["bottom"])``.
 
     Args:
         top: Where the upper images come from.
         bottom: Where the lower ones come from.
         classes: For each class of the result, the label of the upper images and that of the lower ones.
-        correlation: Share of the examples whose two classes agree; None is for probing, where every combination is
-            exactly equally frequent.
+        correlation: Share of the examples with two classes that agree. ``None`` is for probing: every combination
+            is exactly equally frequent.
         seed: Decides which images are taken, how they are paired, and the order.
         names: Of the two features.
-        size: Height and width that both images are padded to, with zeros on all sides; the larger of the two unless
-            given.
-        equal: All classes have as many examples as the scarcest at correlation 1 too, as in Shah et al.
+        size: Height and width to which both images are padded with zeros; the larger of the two unless given.
+        equal: Whether all classes have as many examples as the scarcest at correlation 1 too, as in Shah et al.
 
     Returns:
-        Images of shape (n, 3, 2 * height, width), grey ones repeated in the three channels.
+        Images of shape (n, 3, 2 * height, width), gray ones repeated in the three channels.
 
     Example:
-        >>> grey = Split(np.zeros((6, 1, 28, 28), np.uint8), np.array([0, 0, 0, 1, 1, 1]), {})
-        >>> colour = Split(np.zeros((4, 3, 32, 32), np.uint8), np.array([7, 7, 9, 9]), {})
-        >>> split = paired(grey, colour, [(0, 7), (1, 9)], names=("digit", "object"))
+        >>> gray = Split(np.zeros((6, 1, 28, 28), np.uint8), np.array([0, 0, 0, 1, 1, 1]), {})
+        >>> color = Split(np.zeros((4, 3, 32, 32), np.uint8), np.array([7, 7, 9, 9]), {})
+        >>> split = paired(gray, color, [(0, 7), (1, 9)], names=("digit", "object"))
         >>> split.images.shape, bool((split.features["digit"] == split.features["object"]).all())
         ((4, 3, 64, 32), True)
 
@@ -68,7 +68,7 @@ def paired(
         Shah et al., The Pitfalls of Simplicity Bias in Neural Networks, NeurIPS 2020,
         https://arxiv.org/abs/2006.07710
     """
-    pairs = _checked(classes)
+    pairs = _pairs(classes)
     pools = [
         [_images_of(part, label) for label in labels] for part, labels in zip((top, bottom), pairs.T, strict=True)
     ]
@@ -82,37 +82,8 @@ def paired(
 
 def components(split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The ids of the upper and of the lower image of each example, in their sources."""
-    upper, lower = np.divmod(split.ids, BELOW)
+    upper, lower = np.divmod(split.ids, _BELOW)
     return upper, lower
-
-
-def rebuilt(
-    top: Split,
-    bottom: Split,
-    ids: NDArray[np.int64],
-    classes: Classes,
-    *,
-    names: tuple[str, str] = ("top", "bottom"),
-    size: tuple[int, int] | None = None,
-) -> Split:
-    """The examples with these ids, made again from their sources.
-
-    Args:
-        top: Where the upper images come from.
-        bottom: Where the lower ones come from.
-        ids: Of examples that :func:`paired` made.
-        classes: As given there, like the arguments that follow.
-        names: Of the two features.
-        size: Height and width of the padded images.
-
-    Example:
-        >>> part = Split(np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1), np.array([0, 0, 1, 1]), {})
-        >>> split = paired(part, part, [(0, 0), (1, 1)], seed=3)
-        >>> bool((rebuilt(part, part, split.ids, [(0, 0), (1, 1)]).images == split.images).all())
-        True
-    """
-    rows = [_positions(part, wanted) for part, wanted in zip((top, bottom), np.divmod(ids, BELOW), strict=True)]
-    return _glued(top, bottom, rows, _checked(classes), names, size)
 
 
 def dominoes(
@@ -129,23 +100,22 @@ def dominoes(
 ) -> dict[str, Split]:
     """A whole data set of pairs: ``train``, ``val``, ``test``, and ``probe_train`` and ``probe_test`` for probing.
 
-    The probe sets have every combination of the two features equally often. ``probe_train`` is made of the images in
-    ``val``, paired anew, and ``probe_test`` of the sources' test images: no image in ``train`` is in either, and none
-    is in both.
+    In the probe sets every combination of the two features is equally frequent. ``probe_train`` pairs the images of
+    ``val`` again, and ``probe_test`` the sources' test images: no image of ``train`` is in either, and none is in
+    both.
 
     Args:
         top: Source of the upper images, with parts ``train`` and ``test``.
-        bottom: Source of the lower ones, likewise.
+        bottom: Source of the lower ones, with the same parts.
         classes: For each class of the result, the label of the upper images and that of the lower ones.
         correlation: Of ``train``, ``val`` and ``test``.
         seed: Decides everything random.
         names: Of the two features.
-        size: Height and width that both images are padded to.
+        size: Height and width to which both images are padded.
         equal: Whether all classes are equally frequent at correlation 1.
-        held_out: Share of each combination of the features that is in ``val`` and not in ``train``.
+        held_out: Share of each combination of the features that goes into ``val`` instead of ``train``.
     """
-    if not 0 < held_out < 1:
-        raise ValueError(f"held_out must be a share between 0 and 1, got {held_out!r}.")
+    check_number("held_out", held_out, Range(above=0, below=1))
 
     def pair(upper: Split, lower: Split, purpose: str, correlation: float | None = correlation) -> Split:
         own = records.seed(seed, purpose)
@@ -178,9 +148,9 @@ def cifar_mnist(
     """CIFAR-MNIST: a digit above an object, two classes, 3x64x32; 9000 / 1000 / 1960 examples.
 
     Args:
-        root: A folder in which both sources are found.
+        root: A folder with both sources.
         classes: Digit and CIFAR class of each class; the paper's are 0 with airplane and 1 with automobile.
-        correlation: Share of the examples whose two classes agree.
+        correlation: Share of the examples with two classes that agree.
         seed: Decides everything random.
 
     References:
@@ -188,7 +158,7 @@ def cifar_mnist(
 
     Differences:
         Shah et al. have automobile and truck: ``classes=((0, 1), (1, 9))``. The split into training and validation is
-        random within each class. How the paper makes its probing sets is not said; see :func:`dominoes`.
+        random within each class. The paper does not describe its probing sets; see :func:`dominoes`.
     """
     return dominoes(mnist(root), cifar10(root), classes, correlation, seed, names=("mnist", "cifar"), equal=True)
 
@@ -202,9 +172,9 @@ def fmnist_mnist(
     """FMNIST-MNIST: a digit above a garment, five classes, 3x64x32; 26751 / 2972 / 4962 examples.
 
     Args:
-        root: A folder in which both sources are found.
+        root: A folder with both sources.
         classes: Digit and garment of each class.
-        correlation: Share of the examples whose two classes agree.
+        correlation: Share of the examples with two classes that agree.
         seed: Decides everything random.
 
     References:
@@ -212,13 +182,13 @@ def fmnist_mnist(
 
     Differences:
         The paper's "digits 0-5" are six; five classes have the digits 0 to 4. Both images are padded from 28 to 32
-        pixels, so that the network of CIFAR-MNIST fits. The rest as for :func:`cifar_mnist`.
+        pixels, to fit the network of CIFAR-MNIST. The rest as for :func:`cifar_mnist`.
     """
     parts = mnist(root), fashion_mnist(root)
     return dominoes(*parts, classes, correlation, seed, names=("mnist", "fmnist"), size=(32, 32))
 
 
-def _checked(classes: Classes) -> NDArray[np.int64]:
+def _pairs(classes: Classes) -> NDArray[np.int64]:
     """The pairs as an array (k, 2)."""
     pairs = np.array(classes)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or any(len(np.unique(side)) < len(side) for side in pairs.T):
@@ -230,14 +200,14 @@ def _checked(classes: Classes) -> NDArray[np.int64]:
 
 
 def _images_of(part: Split, label: int) -> NDArray[np.int64]:
-    found = np.flatnonzero(part.label == label)
-    if not len(found):
+    rows = np.flatnonzero(part.label == label)
+    if not len(rows):
         raise ValueError(f"no image has label {label}; there are {np.unique(part.label).tolist()}.")
-    return found
+    return rows
 
 
 def _drawn(pools: list[NDArray[np.int64]], wanted: NDArray[np.int64], draw: np.random.Generator) -> NDArray[np.int64]:
-    """For each example an image of the class it wants, none twice."""
+    """For each example an image of its class, none twice."""
     rows = np.empty_like(wanted)
     for c, pool in enumerate(pools):
         rows[wanted == c] = draw.permutation(pool)[: (wanted == c).sum()]
@@ -245,30 +215,19 @@ def _drawn(pools: list[NDArray[np.int64]], wanted: NDArray[np.int64], draw: np.r
 
 
 def _counts(most: NDArray[np.int64], correlation: float | None) -> NDArray[np.int64]:
-    """How many examples have top c (row) and bottom d (column), given how many images each class can have."""
+    """The number of examples with top c (row) and bottom d (column), given the most that each class can have."""
     k, m = len(most), int(most.min())
     if correlation is None:
         return np.full((k, k), m // k)
-    if not 0 <= correlation <= 1 or (k == 1 and correlation < 1):
-        raise ValueError(
-            f"correlation must be a share in [0, 1], 1 if there is one class, or None, got {correlation!r}."
-        )
+    check_number("correlation", correlation, Range(least=0, most=1))
+    if k == 1 and correlation < 1:
+        raise ValueError(f"correlation must be 1 or None for a single class, got {correlation!r}.")
     if correlation == 1:
         return np.diag(most)
     agree = round(correlation * m)
     each, left = divmod(m - agree, k - 1)
     first = np.array([agree] + [each + (s < left) for s in range(k - 1)])
     return np.stack([np.roll(first, c) for c in range(k)])
-
-
-def _positions(part: Split, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    order = np.argsort(part.ids)
-    at = np.searchsorted(part.ids, ids, sorter=order).clip(max=len(order) - 1)
-    found: NDArray[np.int64] = order[at]
-    unknown = ids[part.ids[found] != ids]
-    if len(unknown):
-        raise ValueError(f"no image of the source has id {unknown[0]}; give the source the pairs were made from.")
-    return found
 
 
 def _glued(
@@ -284,8 +243,8 @@ def _glued(
     for part in parts:
         if not isinstance(part.images, np.ndarray):
             raise TypeError("images must be decoded before they are paired; see samphire.data.cache.decoded.")
-        if not 0 <= part.ids.min(initial=0) <= part.ids.max(initial=0) < BELOW // 2:
-            raise ValueError(f"ids of paired images must lie in 0 to {BELOW // 2 - 1}; renumber the source.")
+        if not 0 <= part.ids.min(initial=0) <= part.ids.max(initial=0) < _BELOW // 2:
+            raise ValueError(f"ids of paired images must be from 0 to {_BELOW // 2 - 1}; renumber the source.")
     height, width = size or np.max([part.images.shape[2:] for part in parts], axis=0).tolist()
     images = np.zeros((len(rows[0]), 3, 2 * height, width), np.uint8)
     features, values = {}, {}
@@ -293,7 +252,7 @@ def _glued(
         _paste(part.images[rows[i]], images[:, :, i * height : (i + 1) * height])
         features[name] = (part.label[rows[i], None] == labels).argmax(1)
         values[name] = tuple(part.classes[label] for label in labels) if part.classes else ()
-    ids = top.ids[rows[0]] * BELOW + bottom.ids[rows[1]]
+    ids = top.ids[rows[0]] * _BELOW + bottom.ids[rows[1]]
     return Split(images, features[names[0]], features, ids, values[names[0]], values)
 
 
@@ -302,7 +261,7 @@ def _paste(images: NDArray[np.uint8], field: NDArray[np.uint8]) -> None:
     spare = [f - i for f, i in zip(field.shape[2:], images.shape[2:], strict=True)]
     if min(spare) < 0 or images.shape[1] not in (1, 3):
         raise ValueError(
-            f"images of {images.shape[1]} channels and {images.shape[2:]} pixels do not go into 3 channels and "
+            f"images of {images.shape[1]} channels and {images.shape[2:]} pixels do not fit into 3 channels and "
             f"{field.shape[2:]} pixels; give a larger size."
         )
     (up, left), (height, width) = (s // 2 for s in spare), images.shape[2:]

@@ -18,17 +18,19 @@ from numpy.typing import NDArray
 from samphire.data.layouts import Layout, Parts, coded, same_name
 from samphire.data.split import Split
 
-PARTS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
+_PARTS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
+
+__all__ = ["Columns", "ParquetImages", "hugging_face"]
 
 
 class ParquetImages:
     """Encoded images in the rows of parquet files, with the interface of :class:`samphire.data.files.Files`.
 
-    A row group is read as a whole and the last ones are kept, so reading in order costs one pass over the files.
+    Row groups are read whole and the last few are kept, so reading in order costs one pass over the files.
 
     Args:
         files: The parquet files, in order.
-        column: The images: bytes, or a struct with ``bytes`` in it.
+        column: Of the images: bytes, or a struct with ``bytes`` in it.
     """
 
     def __init__(self, files: Sequence[Path], column: str) -> None:
@@ -51,7 +53,7 @@ class ParquetImages:
         return f"{self._files[self._rows[i, 0]]} row {self._rows[i, 3]}"
 
     def stamp(self, i: int) -> str:
-        """What changes when image ``i`` does: its row, and the path, size and time of modification of its file."""
+        """The row of image ``i``, and path, size and time of modification of its file, which change with it."""
         path = self._files[self._rows[i, 0]]
         status = os.stat(path)
         return f"{path.absolute()} {status.st_size} {status.st_mtime_ns} {self._rows[i, 3]}"
@@ -63,7 +65,7 @@ class ParquetImages:
         value = _images(path, os.stat(path).st_mtime_ns, group, self._column)[row].as_py()
         data = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(data, bytes):
-            raise ValueError(f"{self.name(i)} holds no image in column {self._column!r}; get the file anew.")
+            raise ValueError(f"{self.name(i)} holds no image in column {self._column!r}; get the file again.")
         return data
 
 
@@ -72,8 +74,8 @@ class Columns:
     """What the columns of a set's parquet files mean.
 
     Args:
-        images: The names that the column of encoded images goes by.
-        features: For each feature the names its column goes by, with a position where that column holds vectors;
+        images: Possible names of the column of encoded images.
+        features: For each feature the possible names of its column, with a position if that column holds vectors;
             the first feature is the label.
         values: The names of each feature's values.
     """
@@ -94,10 +96,10 @@ def hugging_face(
 
     Args:
         repositories: Each as ``owner/name``.
-        folders: Those of the repositories that may hold the files.
-        files: Patterns of the files that must be there, one for each part.
-        columns: What is in them.
-        finish: Done to the parts that were read.
+        folders: Where in a repository the files may be.
+        files: Patterns of the required files, one for each part.
+        columns: Their meaning.
+        finish: Applied to the parts.
     """
     clones = [
         clone
@@ -106,29 +108,28 @@ def hugging_face(
         for clone in (name, repository, f"datasets--{owner}--{name}/snapshots/*")
     ]
     places = [f"{clone}/{folder}" for clone in [*clones, "."] for folder in folders]
-    return Layout("Hugging Face parquet", (*places, *clones, "."), files, lambda place: finish(read(place, columns)))
+    return Layout("Hugging Face parquet", (*places, *clones, "."), files, lambda place: finish(_read(place, columns)))
 
 
-def read(place: Path, columns: Columns) -> Parts:
+def _read(place: Path, columns: Columns) -> Parts:
     """The parts of a set in the parquet files of a folder; the images stay in the files, encoded."""
-    shards: dict[str, list[Path]] = {part: [] for part in dict.fromkeys(PARTS.values())}
+    shards: dict[str, list[Path]] = {part: [] for part in dict.fromkeys(_PARTS.values())}
     for path in sorted(place.glob("*.parquet")):
         part = path.name.partition("-")[0]
-        if part not in PARTS:
-            raise ValueError(f"{path} is of split {part!r}, which is none of {', '.join(PARTS)}; move it away.")
-        shards[PARTS[part]].append(path)
+        if part not in _PARTS:
+            raise ValueError(f"{path} has split {part!r}, which is none of {', '.join(_PARTS)}; move it away.")
+        shards[_PARTS[part]].append(path)
     for files in shards.values():
         _check_whole(files)
     return {part: _split(files, columns) for part, files in shards.items() if files}
 
 
 def _split(files: list[Path], columns: Columns) -> Split:
-    there = _columns(files[0])
-    images = ParquetImages(files, _first(files[0], columns.images, there))
-    found = {feature: _first(files[0], names, there) for feature, names in columns.features.items()}
-    table, names = _values(files, sorted(set(found.values())))
+    images = ParquetImages(files, _first_column(files[0], columns.images))
+    chosen = {feature: _first_column(files[0], names) for feature, names in columns.features.items()}
+    table, names = _values(files, sorted(set(chosen.values())))
     features = {}
-    for feature, column in found.items():
+    for feature, column in chosen.items():
         values = _entries(files[0], column, table[column], columns.features[feature][column])
         features[feature] = coded(column, values, _codes(names.get(column), columns.values[feature]), images.name)
     label, *_ = features
@@ -136,25 +137,27 @@ def _split(files: list[Path], columns: Columns) -> Split:
 
 
 def _entries(path: Path, column: str, values: list[Any], position: int | None) -> list[Any]:
-    """The values, or those at one position where they are vectors; spelling of names does not count."""
+    """The values, or their entries at a position if they are vectors; names lose their spelling."""
     try:
         values = values if position is None else [vector[position] for vector in values]
     except (TypeError, LookupError):
-        raise ValueError(f"{path}: column {column} has a row without an entry {position}; get it anew.") from None
+        raise ValueError(f"{path}: column {column} has a row without an entry {position}; get it again.") from None
     return [same_name(value) if isinstance(value, str) else value for value in values]
 
 
-def _first(path: Path, names: Iterable[str], there: list[str]) -> str:
+def _first_column(path: Path, names: Iterable[str]) -> str:
+    with _opened(path) as file:
+        columns = list(file.schema_arrow.names)
     for name in names:
-        if name in there:
+        if name in columns:
             return name
     raise ValueError(
-        f"{path} has no column {' or '.join(names)}, only {', '.join(there)}; it is of another data set."
+        f"{path} has no column {' or '.join(names)}, only {', '.join(columns)}; it belongs to another data set."
     )
 
 
 def _codes(names: list[str] | None, values: tuple[str, ...]) -> dict[Any, int]:
-    """The integer for each value in a file: by name where the file has the names we know, else as it is."""
+    """The integer for each value in a file: by name if the file has the names we know, else as it is."""
     known = {same_name(value): i for i, value in enumerate(values)}
     renamed = [known.get(same_name(name), -1) for name in names or ()]
     numbers = dict(enumerate(renamed if renamed and -1 not in renamed else range(len(values))))
@@ -162,11 +165,11 @@ def _codes(names: list[str] | None, values: tuple[str, ...]) -> dict[Any, int]:
 
 
 def _check_whole(files: list[Path]) -> None:
-    """Refuse a part of which a shard is missing: ``train-00001-of-00004`` says how many there are."""
+    """Refuse a part with a missing shard; the name ``train-00001-of-00004`` has their number."""
     for path in files:
-        if (found := re.search(r"-of-(\d+)", path.name)) and int(found[1]) != len(files):
+        if (match := re.search(r"-of-(\d+)", path.name)) and int(match[1]) != len(files):
             raise FileNotFoundError(
-                f"{path.parent} has {len(files)} of the {int(found[1])} files of {path.name}; get the others."
+                f"{path.parent} has {len(files)} of the {int(match[1])} files of {path.name}; get the others."
             )
 
 
@@ -190,7 +193,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with parquet.ParquetFile(path) as file:
             yield file
     except (ValueError, OSError) as error:  # what pyarrow raises for damaged files
-        raise ValueError(f"{path} cannot be read as parquet ({error}); get it anew.") from None
+        raise ValueError(f"{path} cannot be read as parquet ({error}); get it again.") from None
 
 
 def _row_groups(path: Path) -> list[int]:
@@ -198,20 +201,15 @@ def _row_groups(path: Path) -> list[int]:
         return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
 
 
-def _columns(path: Path) -> list[str]:
-    with _opened(path) as file:
-        return list(file.schema_arrow.names)
-
-
 @functools.lru_cache(maxsize=4)
 def _images(path: Path, changed: int, group: int, column: str) -> Any:
-    """The images of a row group; a file that has changed since is read anew."""
+    """The images of a row group; a changed file is read again."""
     with _opened(path) as file:
         return file.read_row_group(group, columns=[column]).column(column)
 
 
 def _values(files: list[Path], columns: list[str]) -> tuple[dict[str, list[Any]], dict[str, list[str]]]:
-    """The values of columns, and the names of their classes where the files have them."""
+    """The values of columns, and the names of their classes if the files have them."""
     values: dict[str, list[Any]] = {column: [] for column in columns}
     names: dict[str, list[str]] = {}
     for path in files:

@@ -11,7 +11,7 @@ import numpy as np
 from samphire import data, records
 from samphire.data.cache import decoded
 from samphire.data.split import Split
-from samphire.progress import Progress
+from samphire.progress import Progress, silent
 
 __all__ = ["Parts", "default_cache", "load_parts", "some"]
 
@@ -80,7 +80,8 @@ def load_parts(
     place = Path(cache) if cache is not None else default_cache()
 
     def ready(part: Split, side: int) -> Split:
-        return part if isinstance(part.images, np.ndarray) else decoded(part, side, place, progress=progress)
+        stored = isinstance(part.images, np.ndarray)
+        return part if stored else decoded(part, side, place, progress=progress or silent)
 
     chosen = some(parts["train"], examples)
     whole = chosen if judged_only else ready(chosen, size)

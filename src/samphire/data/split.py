@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Split"]
+
 
 @dataclass(frozen=True)
 class Split:
@@ -18,14 +20,13 @@ class Split:
         images: ``uint8`` of shape (n, channels, height, width): an array, a memory map, or
             :class:`samphire.data.files.Files` still to be decoded.
         label: What the network is trained on, counted from 0.
-        features: Every named feature of the examples, counted from 0; the one the label stands for is among them
+        features: Every named feature of the examples, counted from 0, with the label among them
             (``{"bird": label, "place": ...}``).
-        ids: A number for each example that survives subsetting and shuffling; counted from 0 unless given.
+        ids: A number for each example, kept by subsets and shuffles; counted from 0 unless given.
         classes: The names of the label's values.
         values: The names of each feature's values.
 
     Example:
-        >>> import numpy as np
         >>> images, bird, place = np.zeros((3, 3, 8, 8), np.uint8), np.array([0, 1, 1]), np.array([0, 0, 1])
         >>> split = Split(images, bird, {"bird": bird, "place": place}, values={"bird": ("land", "water"),
         ...     "place": ("land", "water")})
@@ -60,7 +61,7 @@ class Split:
 
     @property
     def group(self) -> NDArray[np.int64]:
-        """The group of each example: its features as digits, the first one leading (``2 * y + place``)."""
+        """The group of each example: its features as digits, the first one leading (``2 * bird + place``)."""
         if not self.features:
             return np.zeros(len(self), np.int64)
         return np.ravel_multi_index(tuple(self.features.values()), tuple(self.sizes.values())).astype(np.int64)

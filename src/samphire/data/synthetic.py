@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from samphire.checks import Count, Positive, Range, check_fields, check_number
 
 A_EASY, A_HARD = 2.0, 0.25
 
@@ -14,6 +17,8 @@ Spiral = Literal["point", "literal"]
 Noise = Literal["inside", "outside"]
 Corruption = Literal["none", "label", "gaussian", "dropout"]
 Where = Literal["both", "hard"]
+
+__all__ = ["A_EASY", "A_HARD", "Corruption", "Noise", "Points", "Spiral", "Where", "check_toy", "toy"]
 
 
 class Points(NamedTuple):
@@ -49,8 +54,8 @@ def toy(
               x_\text{hard} = y\, a_\text{hard}\,(s(r) + \eta), \qquad
               x_k \leftarrow \varepsilon + u\, v\, x_k.
 
-    All random numbers are drawn in one order whatever the settings, so that with one seed a change of ``chi``,
-    of the variant or of the corruption changes nothing else.
+    All random numbers are drawn in one order for all settings: with one seed, a change of ``chi``, of the variant or
+    of the corruption changes nothing else.
 
     Args:
         n: Number of points.
@@ -63,8 +68,8 @@ def toy(
         corruption: Noise of equation 45: ``"label"`` flips a feature's sign (:math:`u=-1`), ``"gaussian"`` adds
             :math:`\varepsilon`, ``"dropout"`` puts a zero in its place (:math:`v=0`).
         level: Chance of a flip or a drop, or the standard deviation.
-        where: Which features are corrupted, each by draws of its own.
-        dtype: Of the result; the draws are the same for all.
+        where: Which features are corrupted, each by its own draws.
+        dtype: Of the result; it does not change the draws.
 
     Example:
         >>> x, y = toy(4, generator=torch.Generator().manual_seed(0))
@@ -111,26 +116,22 @@ def _corrupted(x: Tensor, kind: Corruption, level: float, gauss: Tensor, uniform
     return torch.where(hit, -x if kind == "label" else torch.zeros_like(x), x)
 
 
-def check_toy(n: int, chi: float, spiral: str, noise: str, corruption: str, level: float, where: str) -> None:
-    """Refuse settings that :func:`toy` has no meaning for, in one sentence."""
-    if not isinstance(n, int) or n < 1:
-        raise ValueError(f"n must be a whole number of points >= 1, got {n!r}; the paper has 300.")
-    if not 0 < chi < math.inf:
-        raise ValueError(f"chi must be a finite angle > 0 in degrees, got {chi!r}; try 180 to 780.")
-    for name, value, known in (
-        ("spiral", spiral, get_args(Spiral)),
-        ("noise", noise, get_args(Noise)),
-        ("corruption", corruption, get_args(Corruption)),
-        ("where", where, get_args(Where)),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}.")
-    top = math.inf if corruption == "gaussian" else 1.0
-    if not (0 <= level <= top) or level == math.inf:
-        raise ValueError(
-            f"level must be {'a standard deviation >= 0' if corruption == 'gaussian' else 'a probability in [0, 1]'} "
-            f"for corruption {corruption!r}, got {level!r}."
-        )
+@dataclass(frozen=True)
+class _Settings:
+    n: Count
+    chi: Positive
+    spiral: Spiral
+    noise: Noise
+    corruption: Corruption
+    where: Where
+
+
+def check_toy(
+    n: int, chi: float, spiral: Spiral, noise: Noise, corruption: Corruption, level: float, where: Where
+) -> None:
+    """Refuse settings that have no meaning for :func:`toy`, in one sentence."""
+    check_fields(_Settings(n, chi, spiral, noise, corruption, where))
+    check_number("level", level, Range(least=0, most=math.inf if corruption == "gaussian" else 1))
     if level > 0 and corruption == "none":
         raise ValueError(
             f"level is {level!r} but corruption is 'none'; choose 'label', 'gaussian' or 'dropout', or level 0."

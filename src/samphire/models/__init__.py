@@ -1,18 +1,10 @@
-"""The networks of the papers, and :func:`load`, which builds any network by name and gives it weights."""
+"""The networks of the papers, and :func:`load`, which builds any network by name with weights."""
 
 from samphire.models.efficientnet import EfficientNetLite0
-from samphire.models.layers import Normalise
+from samphire.models.layers import Normalize
 from samphire.models.loading import NETWORKS, load
 from samphire.models.networks import ResNet18, ToyNet, mlp, small_cnn, two_views
 
 __all__ = [
-    "load",
-    "NETWORKS",
-    "Normalise",
-    "ToyNet",
-    "two_views",
-    "mlp",
-    "small_cnn",
-    "ResNet18",
-    "EfficientNetLite0",
-]
+    "EfficientNetLite0", "NETWORKS", "Normalize", "ResNet18", "ToyNet", "load", "mlp", "small_cnn", "two_views",
+]  # fmt: skip

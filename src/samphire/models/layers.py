@@ -1,4 +1,4 @@
-"""What the networks share: layers whose weights come from a generator, and the scale of their inputs."""
+"""What the networks share: layers with weights from a generator, and the scale of their inputs."""
 
 from __future__ import annotations
 
@@ -10,42 +10,54 @@ from torch import Tensor, nn
 
 Source = torch.Generator | None
 
+__all__ = ["IMAGENET", "Normalize", "Source", "conv", "drawn"]
+
 
 @dataclass(frozen=True)
-class Normalise:
-    """The scale a network expects of its images: ``(x - mean) / std`` for each channel, of x between 0 and 1.
+class Normalize:
+    """The scale a network expects of its images: ``(x - mean) / std`` for each channel, with x from 0 to 1.
 
     Args:
         mean: One number, or one for each channel.
         std: The same.
 
     Example:
-        >>> Normalise((0.5,), (0.25,))(torch.tensor([[[0, 255]]], dtype=torch.uint8))
+        >>> Normalize((0.5,), (0.25,))(torch.tensor([[[0, 255]]], dtype=torch.uint8)).round(decimals=4)
         tensor([[[-2.,  2.]]])
     """
 
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Images (..., channels, height, width) on that scale: bytes from 0 to 255, or floats from 0 to 1."""
-        if images.dtype == torch.uint8:
-            images = images.to(torch.get_default_dtype()) / 255
-        if not images.is_floating_point():
+    def __call__(self, images: Tensor, *, white: float | None = None, out: Tensor | None = None) -> Tensor:
+        """Put images on that scale.
+
+        Args:
+            images: Bytes or floats, (..., channels, height, width).
+            white: The value that stands for 1; 255 for bytes and 1 for floats unless given.
+            out: Where the result is written; a new tensor unless given.
+        """
+        if images.dtype != torch.uint8 and not images.is_floating_point():
             raise TypeError(f"images must be uint8 from 0 to 255 or floats from 0 to 1, got {images.dtype}.")
-        if {len(self.mean), len(self.std)} - {1, images.shape[-3]}:
+        channels = max(len(self.mean), len(self.std))
+        if channels > 1 and images.shape[-3:-2] != (channels,):
             raise ValueError(
-                f"images must have the {len(self.mean)} channels the network expects, "
-                f"got shape {tuple(images.shape)}; repeat a single channel with images.expand."
+                f"images must have the {channels} channels the network expects, got shape {tuple(images.shape)}; "
+                "repeat a single channel with images.expand."
             )
-        mean, std = (images.new_tensor(v)[:, None, None] for v in (self.mean, self.std))
-        return (images - mean) / std
+        dtype = images.dtype if images.is_floating_point() else torch.get_default_dtype()
+        white = white or (255 if images.dtype == torch.uint8 else 1)
+        mean, std = (
+            torch.tensor(v, dtype=dtype, device=images.device).reshape((-1, 1, 1) if len(v) > 1 else ())
+            for v in (self.mean, self.std)
+        )
+        return torch.addcmul(-mean / std, images, 1 / (white * std), out=out)
 
 
-IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # torchvision's models
+IMAGENET = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # torchvision's models
 
 
-def drawn(kind: type[nn.Module], i: int, *shape: Any, generator: Source, **settings: Any) -> nn.Module:
+def drawn(kind: type[nn.Module], i: int, *shape: int, generator: Source, **settings: Any) -> nn.Module:
     """A layer with PyTorch's own initial distribution, U(-1/sqrt(fan_in), 1/sqrt(fan_in)), from this generator."""
     layer: Any = nn.utils.skip_init(kind, i, *shape, **settings)
     bound = layer.weight[0].numel() ** -0.5
@@ -55,7 +67,7 @@ def drawn(kind: type[nn.Module], i: int, *shape: Any, generator: Source, **setti
 
 
 def conv(i: int, o: int, k: int, stride: int, generator: Source, depthwise: bool = False) -> nn.Conv2d:
-    """A padded convolution without bias, its weights N(0, 2 / fan_out) (He et al. 2015).
+    """A padded convolution without bias, with weights N(0, 2 / fan_out) (He et al. 2015).
 
     The fan-out of a depthwise convolution is its fan-in, k * k; PyTorch would count all its channels.
     """

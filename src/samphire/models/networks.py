@@ -1,4 +1,4 @@
-"""The networks of the papers: the toy's, the small CNN, a plain MLP, ResNet-18 with torchvision's names.
+"""The networks of the papers: the toy's, the small CNN, a plain MLP, and ResNet-18 with torchvision's names.
 
 Every constructor takes a ``generator``: with one, the weights depend on it alone and the global RNG is not touched.
 """
@@ -12,7 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from samphire.models.layers import IMAGENET, Normalise, Source, conv, drawn
+from samphire.models.layers import IMAGENET, Normalize, Source, conv, drawn
+
+__all__ = ["ResNet18", "ToyNet", "mlp", "small_cnn", "two_views"]
 
 
 class ToyNet(nn.Module):
@@ -34,7 +36,7 @@ class ToyNet(nn.Module):
         (torch.Size([1, 2]), True)
 
     References:
-        Springer et al. 2024, equation 4 and appendix B, which leaves open how the head starts.
+        Springer et al. 2024, equation 4 and appendix B, which does not say how the head starts.
     """
 
     def __init__(self, width: int = 100, generator: Source = None) -> None:
@@ -84,7 +86,7 @@ def mlp(widths: Sequence[int], generator: Source = None) -> nn.Sequential:
         545810
     """
     if len(widths) < 2:
-        raise ValueError(f"mlp: widths must have an input and an output at least, got {tuple(widths)!r}.")
+        raise ValueError(f"mlp: widths must have at least an input and an output, got {tuple(widths)!r}.")
     layers: list[nn.Module] = [nn.Flatten()]
     for i, o in pairwise(widths):
         layers += [drawn(nn.Linear, i, o, generator=generator), nn.ReLU()]
@@ -107,7 +109,7 @@ def small_cnn(num_classes: int = 2, in_features: int = 4096, generator: Source =
         Springer et al. 2024, appendix B.
 
     Differences:
-        The listing has its last ReLU twice, which changes nothing; here it stands once.
+        The listing has its last ReLU twice, which changes nothing; here it appears once.
     """
 
     def halved(i: int, o: int, k: int) -> nn.Module:
@@ -119,7 +121,7 @@ def small_cnn(num_classes: int = 2, in_features: int = 4096, generator: Source =
     )  # fmt: skip
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     """Two 3x3 convolutions around a shortcut (He et al. 2016)."""
 
     def __init__(self, i: int, o: int, stride: int, generator: Source) -> None:
@@ -139,7 +141,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 under torchvision's parameter names, so that ``load_state_dict`` takes the official checkpoint.
+    """ResNet-18 with torchvision's parameter names, so that ``load_state_dict`` takes the official checkpoint.
 
     Args:
         num_classes: Outputs of ``fc``.
@@ -154,7 +156,7 @@ class ResNet18(nn.Module):
         He et al., Deep Residual Learning for Image Recognition, CVPR 2016; initial weights as in torchvision.
     """
 
-    normalise: ClassVar[Normalise] = IMAGENET
+    normalize: ClassVar[Normalize] = IMAGENET
     num_features: ClassVar[int] = 512
 
     def __init__(self, num_classes: int = 1000, generator: Source = None) -> None:
@@ -179,4 +181,4 @@ class ResNet18(nn.Module):
 
 
 def _stage(i: int, o: int, stride: int, generator: Source) -> nn.Sequential:
-    return nn.Sequential(Block(i, o, stride, generator), Block(o, o, 1, generator))
+    return nn.Sequential(_Block(i, o, stride, generator), _Block(o, o, 1, generator))

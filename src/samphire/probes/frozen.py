@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from samphire.models.layers import Normalize
 from samphire.optim.scopes import last_linear
 from samphire.restore import untouched
 
@@ -41,7 +42,7 @@ def features(
             is the model itself: its logits.
         pool: What becomes of more than two dimensions: ``"flatten"`` keeps every entry, ``"mean"`` averages all
             but the second dimension, the channels.
-        prepare: From a batch of images to the network's input; by default the model's ``normalise`` if it has one,
+        prepare: From a batch of images to the network's input; by default the model's ``normalize`` if it has one,
             else bytes become floats from 0 to 1 and floats stay as they are.
         batch_size: Examples per pass, where ``images`` is not in batches already.
         progress: Called with the examples done and their number; only for arrays, whose number is known.
@@ -87,7 +88,7 @@ def activations(
         raise ValueError(f"pool must be 'flatten' or 'mean', got {pool!r}.")
     if not batch_size >= 1:
         raise ValueError(f"batch_size must be >= 1, got {batch_size!r}.")
-    as_input: Callable[[Tensor], Tensor] = getattr(model, "normalise", _floats) if prepare is None else prepare
+    as_input: Callable[[Tensor], Tensor] = getattr(model, "normalize", _floats) if prepare is None else prepare
     parameter = next(model.parameters(), torch.empty(0))
     total = len(images) if hasattr(images, "__getitem__") else None
     parts: list[list[NDArray[np.float32]]] = [[] for _ in layers]
@@ -154,4 +155,4 @@ def _batches(images: Any, batch_size: int) -> Iterator[Tensor]:
 
 
 def _floats(images: Tensor) -> Tensor:
-    return images.to(torch.get_default_dtype()) / 255 if images.dtype == torch.uint8 else images
+    return Normalize()(images) if images.dtype == torch.uint8 else images

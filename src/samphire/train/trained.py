@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from samphire import models
-from samphire.models.layers import Normalise
+from samphire.models.layers import Normalize
 from samphire.records import Row
 from samphire.train.configs import Config
 
@@ -39,7 +39,7 @@ class TrainedRun:
 
 
 def load_network(folder: str | os.PathLike[str], weights: str = "model.pt") -> nn.Module:
-    """A trained network in evaluation mode, with the scale of its inputs as ``normalise``.
+    """A trained network in evaluation mode, with the scale of its inputs as ``normalize``.
 
     Args:
         folder: Of the run.
@@ -66,5 +66,5 @@ def load_weights(spec: str, classes: int, weights: Path) -> nn.Module:
     beside = weights.with_name("input.json")
     if beside.exists():
         scale = json.loads(beside.read_text())
-        net.normalise = Normalise(tuple(scale["mean"]), tuple(scale["std"]))
+        net.normalize = Normalize(tuple(scale["mean"]), tuple(scale["std"]))
     return net

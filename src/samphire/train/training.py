@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from samphire import models, records
 from samphire.data import augment
 from samphire.data.parts import Parts
-from samphire.models.layers import Normalise
+from samphire.models.layers import Normalize
 from samphire.optim import SharpnessAware, in_perturbed_pass, split
 from samphire.progress import Progress
 from samphire.records import Row, generator
@@ -46,7 +46,7 @@ class Training:
         self.config, self.parts, self.ranks, self.positions = config, parts, ranks, positions
         net: Any = models.load(config.model, parts.classes, config.weights, generator=generator(config.seed, "init"))
         if config.weights is None:
-            net.normalise = Normalise(augment.moments(parts.whole.images)[0])
+            net.normalize = Normalize(augment.moments(parts.whole.images)[0])
         self.net: Any = net.to(ranks.device, memory_format=torch.channels_last)
         self.group = torch.from_numpy(parts.train.group).to(ranks.device)
         self.visited = self._visited()
@@ -79,15 +79,14 @@ class Training:
         return model, SharpnessAware(model, base, rule, perturbation=config.perturbation)
 
     def _transform(self) -> augment.Transform:
-        scale = {"mean": self.net.normalise.mean, "std": self.net.normalise.std}
         if self.parts.train is self.parts.whole:
-            return augment.normalise(**scale)
-        return augment.random_resized_crop(self.config.size, **scale)
+            return augment.Transform(self.net.normalize)
+        return augment.random_resized_crop(self.config.size, normalize=self.net.normalize)
 
     def scale(self) -> dict[str, Any]:
         """What must be known to use the network."""
-        normalise = self.net.normalise
-        return {"mean": normalise.mean, "std": normalise.std, "classes": self.parts.classes}
+        normalize = self.net.normalize
+        return {"mean": normalize.mean, "std": normalize.std, "classes": self.parts.classes}
 
     # State
 

@@ -18,7 +18,7 @@ from samphire.experiments import EXPERIMENTS
 from samphire.experiments.paper import image_weights
 from samphire.experiments.paper.image_weights import Pair
 from samphire.mechanisms.phantoms import fitted_probe, probed_contribution
-from samphire.models.layers import Normalise
+from samphire.models.layers import Normalize
 from samphire.records import generator
 
 FIGURES = (5, 6, 8, 9)
@@ -112,7 +112,7 @@ def test_an_interrupted_pair_goes_on_with_what_it_has_trained(tmp_path):
 
 
 class Net(nn.Module):
-    normalise = Normalise((0.5,), (0.25,))
+    normalize = Normalize((0.5,), (0.25,))
 
     def __init__(self):
         super().__init__()
@@ -144,7 +144,7 @@ def net(parts):
     torch.manual_seed(0)
     net = Net()
     opt = torch.optim.SGD(net.parameters(), lr=0.3)
-    x, y = net.normalise(torch.from_numpy(parts.whole.images)), torch.from_numpy(parts.whole.label)
+    x, y = net.normalize(torch.from_numpy(parts.whole.images)), torch.from_numpy(parts.whole.label)
     for _ in range(20):
         opt.zero_grad()
         F.cross_entropy(net(x), y).backward()
@@ -160,7 +160,7 @@ def test_a_checkpoint_has_the_numbers_of_its_network(net, parts, batch_norm):
     for batch in batches(70, 16):
         model = copy.deepcopy(net)
         model.body[2].train(batch_norm == "train")
-        x, y = net.normalise(torch.from_numpy(parts.whole.images[batch])), torch.from_numpy(parts.whole.label[batch])
+        x, y = net.normalize(torch.from_numpy(parts.whole.images[batch])), torch.from_numpy(parts.whole.label[batch])
         F.cross_entropy(model(x), y).backward()
         length = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
         real = torch.cat([real, 1 - model(x).softmax(1)[range(len(y)), y].detach()])

@@ -213,7 +213,7 @@ def _placed(contribution: Tensor, edges: Tensor) -> Tensor:
 def _inputs(net: Any, split: Split, batches: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     for batch in batches:
         index = batch.numpy()
-        yield net.normalise(torch.from_numpy(split.images[index])), torch.from_numpy(split.label[index])
+        yield net.normalize(torch.from_numpy(split.images[index])), torch.from_numpy(split.label[index])
 
 
 def _contributions(net: nn.Module, parts: Parts, features: Sequence[str]) -> Iterator[Tensor]:

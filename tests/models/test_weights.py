@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from samphire.models import EfficientNetLite0, ResNet18, load
-from samphire.models.loading import WRAPPERS, download, read
+from samphire.models.weights import WRAPPERS, download, read
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -224,15 +224,15 @@ UNFIT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("state", "said"), UNFIT, ids=[said for _, said in UNFIT])
+@pytest.mark.parametrize(("state", "reason"), UNFIT, ids=[reason for _, reason in UNFIT])
 def test_weights_that_do_not_fit_are_refused_in_one_sentence(
-    tmp_path: Path, state: dict[str, Tensor], said: str
+    tmp_path: Path, state: dict[str, Tensor], reason: str
 ) -> None:
     torch.save(state, tmp_path / "a.pth")
     with pytest.raises(
         ValueError,
         match=re.escape(
-            f"the weights of a.pth do not fit mlp: {said}; load them into the network they were saved from."
+            f"the weights of a.pth do not fit mlp: {reason}; load them into the network they were saved from."
         )
         + "$",
     ):
@@ -250,8 +250,8 @@ def test_only_the_classifier_may_differ_even_if_a_layer_is_as_wide(tmp_path: Pat
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
-    """A server of a folder on this machine: its address, the folder, and the paths it was asked for."""
-    folder, asked = tmp_path / "served", []
+    """A server of a folder on this machine: its address, the folder, and the paths of its requests."""
+    folder, requests = tmp_path / "served", []
     folder.mkdir()
 
     class Handler(http.server.SimpleHTTPRequestHandler):
@@ -259,7 +259,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
             super().__init__(*args, directory=str(folder))
 
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             if self.path.startswith("/torn.pth"):  # promises more than it sends
                 self.send_response(200)
                 self.send_header("Content-Length", "1000")
@@ -274,7 +274,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{running.server_port}", folder, asked
+        yield f"http://127.0.0.1:{running.server_port}", folder, requests
         running.shutdown()
         thread.join()
 
@@ -290,13 +290,13 @@ def stored(folder: Path, name: str = "net-{}.pth") -> tuple[str, dict[str, Tenso
 
 @pytest.mark.parametrize("name", ["net-{}.pth", "net.pth"])
 def test_a_url_is_downloaded_once_and_whole(server: tuple[str, Path, list[str]], cache: Path, name: str) -> None:
-    url, folder, asked = server
+    url, folder, requests = server
     name, state = stored(folder, name)
     for _ in range(2):
         net = load("mlp", 3, f"{url}/{name}?token=secret")
         assert same(net.state_dict(), state)
         assert net.note == f"mlp with all weights of {name}"  # not the query, which may be a secret
-    assert len(asked) == 1
+    assert len(requests) == 1
     assert [p.name.endswith(name) for p in cache.iterdir()] == [True]
 
 
