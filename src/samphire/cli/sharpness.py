@@ -24,6 +24,7 @@ from samphire.data.cache import decoded
 from samphire.data.parts import default_cache
 from samphire.data.split import Split
 from samphire.landscape import Landscape
+from samphire.statistics import Estimate
 from samphire.train.fit import load_weights
 from samphire.tree import Vector
 
@@ -176,7 +177,7 @@ def _group_name(split: Split, digits: tuple[Any, ...]) -> str:
 
 def _surfaces(of: Landscape) -> Measures:
     grid = np.linspace(-1, 1, 11)
-    right, up = (landscape.filter_normalised(of, seed) for seed in (0, 1))
+    right, up = (landscape.random_direction(of, seed) for seed in (0, 1))
     return {
         "line": lambda: landscape.line(of, right, np.linspace(-1, 1, 41)),
         "plane": lambda: landscape.plane(of, right, up, grid, grid),
@@ -185,7 +186,7 @@ def _surfaces(of: Landscape) -> Measures:
 
 def plain(result: Any) -> dict[str, Any]:
     """A result as JSON takes it: arrays as lists, what is not finite as null, without vectors of weights."""
-    fields = {name: _plain(value) for name, value in result._asdict().items() if not _is_weights(value)}
+    fields = {name: _plain(value) for name, value in vars(result).items() if not _is_weights(value)}
     derived = {
         name: _plain(getattr(result, name)) for name in ("total", "vacuous", "verdict") if hasattr(result, name)
     }
@@ -195,7 +196,7 @@ def plain(result: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return _plain(value.tolist())
-    if isinstance(value, landscape.Estimate):
+    if isinstance(value, Estimate):
         return plain(value)
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
@@ -236,7 +237,7 @@ def _spectrum(found: Mapping[str, Any]) -> Any:
 def _line(found: Mapping[str, Any]) -> Any:
     with report.figure(size=(5, 3)) as (figure, axes):
         axes.plot(found["line"].at, found["line"].loss)
-        axes.set(xlabel="along a filter-normalised random direction", ylabel="loss")
+        axes.set(xlabel="along a filter-normalized random direction", ylabel="loss")
     return figure
 
 
@@ -245,7 +246,7 @@ def _plane(found: Mapping[str, Any]) -> Any:
         lines = axes.contour(found["plane"].x, found["plane"].y, np.nan_to_num(found["plane"].loss), levels=15)
         axes.clabel(lines, fontsize=7, fmt="%.2g")
         axes.plot(0, 0, "k+")
-        axes.set(xlabel="first filter-normalised direction", ylabel="second")
+        axes.set(xlabel="first filter-normalized direction", ylabel="second")
     return figure
 
 
