@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 __all__ = [
     "AtLeastZero", "Count", "Fraction", "Positive", "Range", "Whole",
-    "check_fields", "check_flag", "check_indices", "check_number", "check_one_of", "check_whole", "declared_ranges", "hint",
+    "check_fields", "check_flag", "check_indices", "check_number", "check_one_of", "check_whole", "declared_ranges",
+    "hint",
 ]  # fmt: skip
 
 

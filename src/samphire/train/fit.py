@@ -21,8 +21,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from samphire import models, probes, records
-from samphire.baselines import reweighting
-from samphire.baselines.losses import GroupDRO
+from samphire.baselines import GroupDRO, reweighting
 from samphire.data import augment
 from samphire.data.parts import Advance, Parts, load_parts
 from samphire.data.split import Split
