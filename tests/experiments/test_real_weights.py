@@ -17,7 +17,7 @@ from samphire.data.parts import Parts
 from samphire.data.split import Split
 from samphire.experiments import real_weights
 from samphire.experiments.real_weights import Pair
-from samphire.mechanisms.phantoms import fitted_probe, probed_contribution
+from samphire.mechanisms import probed_contribution
 from samphire.models.layers import Normalise
 from samphire.train import generator
 
@@ -207,7 +207,7 @@ def gini(lam):
 def contributions(net, parts, order):
     probing, training = (probes.features(net, p.images) for p in (parts.probe_train, parts.whole))
     return [
-        probed_contribution(training, parts.whole, f, fitted_probe(probing, parts.probe_train, f))[order]
+        probed_contribution(training, parts.whole, f, probes.fitted_probe(probing, parts.probe_train, f))[order]
         for f in ("bird", "place")
     ]
 

@@ -23,7 +23,7 @@ from samphire.cli import app
 from samphire.data import augment
 from samphire.data.parts import load_parts, some
 from samphire.optim import RULES
-from samphire.probes.protocol import halves
+from samphire.probes.resampling import halves
 from samphire.train import Config, appendix_b, fit, load_network, parse
 
 fit_module = importlib.import_module("samphire.train.fit")

@@ -16,6 +16,7 @@ from rich.console import Console
 from samphire import models, probes, records, report
 from samphire.cli.progress import bar
 from samphire.data.parts import Parts, load_parts
+from samphire.progress import named
 from samphire.train.fit import load_weights
 
 Advance = Callable[[str, int, int], None]
@@ -94,7 +95,7 @@ def measure(
 ) -> tuple[list[dict[str, Any]], Curves]:
     """Group errors of the first network, probe errors of all and of shuffled labels, and learning curves."""
     trained = next(iter(networks))
-    logits = probes.features(networks[trained], parts.test.images, "", progress=partial(advance, "predictions"))
+    logits = probes.features(networks[trained], parts.test.images, "", progress=named(advance, "predictions"))
     guess = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).astype(np.int64)
     rows = [{"measure": "errors by group"} | probes.errors(guess, parts.test, parts.train).row()]
     curves: Curves = {}
@@ -103,7 +104,7 @@ def measure(
         rows.append({"measure": measure, "network": network} | found.row())
 
     for name, network in networks.items():
-        look = partial(probes.features, network, layer=layer, progress=partial(advance, f"features ({name})"))
+        look = partial(probes.features, network, layer=layer, progress=named(advance, f"features ({name})"))
         x, x_test = look(parts.probe_train.images), look(parts.probe_test.images)
         inputs = (x, parts.probe_train, x_test, parts.probe_test)
         if parts.domain:
@@ -111,12 +112,12 @@ def measure(
             continue
         for f in [feature] if feature else parts.probe_train.features:
             run: Any = partial(probes.probe, *inputs, f, resamples=resamples)
-            add("probe", name, run(progress=partial(advance, f"probes of {f} ({name})")))
+            add("probe", name, run(progress=named(advance, f"probes of {f} ({name})")))
             if name == trained:
-                tell = partial(advance, f"shuffled labels ({f})")
+                tell = named(advance, f"shuffled labels ({f})")
                 add("probe", f"{name}, labels shuffled", run(shuffle_labels=True, progress=tell))
             if name == trained and with_curves:
-                tell = partial(advance, f"learning curve ({f})")
+                tell = named(advance, f"learning curve ({f})")
                 curves[f] = probes.learning_curve(*inputs, f, resamples=min(resamples, 5), progress=tell)
     return rows, curves
 

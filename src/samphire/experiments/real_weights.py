@@ -19,7 +19,8 @@ from samphire import probes, report
 from samphire.data.parts import Parts, load_parts
 from samphire.data.split import Split
 from samphire.experiments import Places, Row, by, weights
-from samphire.mechanisms import phantoms
+from samphire.mechanisms import batch_weights, probed_contribution
+from samphire.mechanisms.batches import Statistics
 from samphire.train import Config, Trained, appendix_b, fit, generator, load_network
 
 BINS: weights.Bins = (torch.linspace(-4, 4, 33).double(), torch.linspace(-4, 4, 33).double())
@@ -52,7 +53,7 @@ class Pair:
         epochs: After which weights are measured, rising; the last ends the training.
         rule: What SGD is compared with, and whose phantom parameter is taken at SGD's checkpoints too.
         rho: Its radius.
-        batch_norm: As for :func:`samphire.mechanisms.phantoms.batch_weights`.
+        batch_norm: As for :func:`samphire.mechanisms.batch_weights`.
         settings: What differs from the paper's appendix B: fields of :class:`samphire.train.Config`.
         seed: Of both trainings.
 
@@ -66,7 +67,7 @@ class Pair:
     epochs: tuple[int, ...]
     rule: str = "sam"
     rho: float = 0.05
-    batch_norm: phantoms.Statistics = "train"
+    batch_norm: Statistics = "train"
     settings: tuple[tuple[str, Any], ...] = ()
     seed: int = 0
 
@@ -176,7 +177,7 @@ def checkpoint(pair: Pair, net: nn.Module, parts: Parts, features: Sequence[str]
     config = pair.configs[pair.rule.upper()]
     order = torch.randperm(len(parts.whole), generator=generator(pair.seed, "measure"))
     batches = order.split(config.batch)
-    found = phantoms.batch_weights(
+    found = batch_weights(
         net, config.optimizer_rule(steps=1), _inputs(net, parts.whole, batches), batch_norm=pair.batch_norm
     )
     easy, hard = (c[order] for c in _contributions(net, parts, features))
@@ -209,8 +210,8 @@ def _inputs(net: Any, split: Split, batches: Iterable[Tensor]) -> Iterator[tuple
 def _contributions(net: nn.Module, parts: Parts, features: Sequence[str]) -> Iterator[Tensor]:
     probing, training = (probes.features(net, part.images) for part in (parts.probe_train, parts.whole))
     for feature in features:
-        fit = phantoms.fitted_probe(probing, parts.probe_train, feature)
-        yield phantoms.probed_contribution(training, parts.whole, feature, fit)
+        fit = probes.fitted_probe(probing, parts.probe_train, feature)
+        yield probed_contribution(training, parts.whole, feature, fit)
 
 
 # What the figures ask of rows

@@ -27,7 +27,7 @@ from samphire.data.parts import Advance, Parts, load_parts
 from samphire.data.split import Split
 from samphire.models.layers import Normalise
 from samphire.optim import SharpnessAware, in_perturbed_pass, split
-from samphire.probes.protocol import halves
+from samphire.probes.resampling import halves
 from samphire.records import Row
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks, joined
