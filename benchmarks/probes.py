@@ -5,7 +5,7 @@
 4096 features of the paper's small network, 5 classes, 25 groups, 118 examples of each, of which a resample trains on
 half. With ``--root`` the features of real FMNIST-MNIST after an epoch of training, for which the bar is set; without,
 and also with it, those of drawn patterns by random weights, which are so well conditioned that few iterations do.
-A resample is standardising, seven penalties and the choice among them. The two are measured in turn on the same
+A resample is standardizing, seven penalties and the choice among them. The two are measured in turn on the same
 examples, with one thread each; the ratio is that of their CPU times in one turn, which a busy machine disturbs least.
 scikit-learn's tolerance is the largest for which its objective is within 1e-6 of the best known; ours is the default,
 and must be within it too.
@@ -32,8 +32,10 @@ from threadpoolctl import threadpool_limits
 from samphire import data
 from samphire.data.split import Split
 from samphire.models import small_cnn
-from samphire.probes import Scaler, features, probe, softmax_regression
-from samphire.probes.protocol import L2, balanced_halves
+from samphire.probes import Linear, features, probe
+from samphire.probes.logistic import Scaler, softmax_regression
+from samphire.probes.protocol import L2
+from samphire.probes.resampling import balanced_halves
 from timing import machine, ratio, store, timed
 
 CLASSES = 5
@@ -51,11 +53,11 @@ def images(per_group: int) -> Split:
     return Split(pixels, top, {"top": top, "bottom": bottom})
 
 
-def objective(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray, l2: float) -> float:
-    z = x @ weight.T + bias
+def objective(fit: Linear, x: np.ndarray, y: np.ndarray, l2: float) -> float:
+    z = x @ fit.weight.T + fit.bias
     high = z.max(1)
     norm = high + np.log(np.exp(z - high[:, None]).sum(1))
-    return float((norm - z[np.arange(len(y)), y]).mean() + l2 / 2 * (weight**2).sum())
+    return float((norm - z[np.arange(len(y)), y]).mean() + l2 / 2 * (fit.weight**2).sum())
 
 
 def theirs(x: np.ndarray, y: np.ndarray, l2: float, tolerance: float) -> LogisticRegression:
@@ -71,12 +73,12 @@ def tolerances(x: np.ndarray, y: np.ndarray) -> tuple[dict[float, float], dict[f
     usual = softmax_regression(x, y, CLASSES, L2)
     chosen, gap, own = {}, {}, {}
     for l2, best, fit in zip(L2, tight, usual, strict=True):
-        low = objective(*best, x, y, l2)
-        own[l2] = objective(*fit, x, y, l2) / low - 1
+        low = objective(best, x, y, l2)
+        own[l2] = objective(fit, x, y, l2) / low - 1
         for tolerance in TOLERANCES:
-            found = theirs(x, y, l2, tolerance)
+            model = theirs(x, y, l2, tolerance)
             chosen[l2] = tolerance
-            gap[l2] = objective(found.coef_, found.intercept_, x, y, l2) / low - 1
+            gap[l2] = objective(Linear(model.coef_, model.intercept_), x, y, l2) / low - 1
             if gap[l2] <= 1e-6:
                 break
     return chosen, gap, own

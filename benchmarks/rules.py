@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from samphire.baselines.losses import SAF
+from samphire.baselines import SAF
 from samphire.models import small_cnn
 from samphire.optim import RULES, SharpnessAware, lsam, split
 from samphire.optim.describe import in_use

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 __all__ = [
     "AtLeastZero", "Count", "Fraction", "Positive", "Range", "Whole",
-    "check_fields", "check_flag", "check_number", "check_one_of", "check_whole", "declared_ranges", "hint",
+    "check_fields", "check_flag", "check_indices", "check_number", "check_one_of", "check_whole", "declared_ranges",
+    "hint",
 ]  # fmt: skip
 
 
@@ -115,6 +116,20 @@ def check_number(name: str, value: object, limits: Range = Range()) -> None:  # 
 def check_whole(name: str, value: object, least: int = 1, most: float = math.inf) -> None:
     """Refuse what is no whole number from ``least`` to ``most``."""
     check_number(name, value, Range(least=least, most=most, whole=True))
+
+
+def check_indices(name: str, values: Any, n: int) -> None:
+    """Refuse classes, groups or positions (a tensor or array of whole numbers) outside 0 to ``n - 1``.
+
+    Example:
+        >>> import numpy as np
+        >>> check_indices("labels", np.array([0, 3]), 3)
+        Traceback (most recent call last):
+            ...
+        ValueError: labels must be whole numbers from 0 to 2, got 0 to 3.
+    """
+    if len(values) and not 0 <= values.min() <= values.max() < n:
+        raise ValueError(f"{name} must be whole numbers from 0 to {n - 1}, got {values.min()} to {values.max()}.")
 
 
 def check_flag(name: str, value: object) -> None:

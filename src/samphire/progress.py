@@ -6,11 +6,21 @@ from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
 
-__all__ = ["Progress", "silent", "stretch"]
+__all__ = ["Progress", "named", "silent", "stretch"]
 
 
 def silent(what: str, done: int, total: int) -> None:
     """Tell nobody."""
+
+
+def named(progress: Progress, what: str) -> Progress:
+    """The same progress under another name.
+
+    Example:
+        >>> named(lambda what, done, total: print(what, done, total), "features (trained)")("features", 3, 6)
+        features (trained) 3 6
+    """
+    return lambda _, done, total: progress(what, done, total)
 
 
 def stretch(progress: Progress, start: float, end: float, total: int = 1000) -> Progress:

@@ -19,14 +19,8 @@ from torch.testing import assert_close
 
 from cases import RULES, assert_weights, problem, sgd, weights
 from samphire import optim
-from samphire.baselines.losses import (
-    MESA,
-    SAF,
-    GroupDRO,
-    softened_divergence,
-    spectral_decoupling,
-    spectral_decoupling_by_class,
-)
+from samphire.baselines import MESA, SAF, GroupDRO, spectral_decoupling, spectral_decoupling_by_class
+from samphire.baselines.saf_mesa import softened_divergence
 from samphire.optim import SharpnessAware, sam
 from samphire.optim.passes import in_perturbed_pass, marked_as_perturbed
 from samphire.tree import Vector
@@ -71,9 +65,9 @@ def test_adjustment_by_hand():
     near(loss, (1 - share) + 2 * share)  # the bonus is not in the loss
 
 
-def test_absent_groups_are_only_normalised():
+def test_absent_groups_are_only_normalized():
     dro = GroupDRO([1, 1, 1], eta=log2, adjustment=1.0).double()
-    dro(vec(0), torch.tensor([0]))  # bonus 1 for the one that is there
+    dro(vec(0), torch.tensor([0]))  # bonus 1 for the group that is present
     near(dro.q, [0.5, 0.25, 0.25])
     loss = dro(vec(1, 3), torch.tensor([1, 1]))  # 0.25 * 2^(2 + 1) = 2
     near(dro.q, [0.5 / 2.75, 2 / 2.75, 0.25 / 2.75])
@@ -484,17 +478,20 @@ def test_saf_remembers_the_clean_logits_and_perturbed_passes_read_what_the_clean
     saf = SAF(10, 3, lag=1, start=1).double()
     opt = SharpnessAware(model, sgd(model), RULES[name])
     for epoch in range(3):
-        clean, asked = model(x).detach(), []
+        clean, perturbed = model(x).detach(), []
         for p in opt.passes(n=8):
             z, part = model(x[p.examples]), p.examples
             term = saf(z, IDS[part], epoch)
             past = saf.bank[(epoch - 1) % 2, IDS[part]]
             near(term, 0.3 * softened_divergence(z, past).mean() if epoch else 0.0)
-            asked.append(p.perturbed)
+            perturbed.append(p.perturbed)
             p.backward(cross_entropy(z, y[part]) + term)
         opt.step()
-        assert any(asked)
-        assert torch.equal(saf.bank[epoch % 2, IDS], clean)
+        assert any(perturbed)
+        if name == "m_sharpness":  # products of other batch sizes round differently on some CPUs
+            near(saf.bank[epoch % 2, IDS], clean, 1e-12)
+        else:
+            assert torch.equal(saf.bank[epoch % 2, IDS], clean)
         assert saf.epochs[epoch % 2, IDS].eq(epoch).all()
 
 
@@ -559,16 +556,16 @@ BAD = [
     (lambda: GroupDRO([1, 2], eta=-1), "group_dro: eta must be a finite number >= 0, got -1"),
     (lambda: GroupDRO([1, 2], eta=math.nan), "group_dro: eta must be a finite number >= 0, got nan"),
     (lambda: GroupDRO([1, 2], adjustment=-1), "group_dro: adjustment must be a finite number >= 0, got -1"),
-    (lambda: GroupDRO([1, 2], gamma=0), r"group_dro: gamma must lie in \(0, 1\], got 0"),
+    (lambda: GroupDRO([1, 2], gamma=0), r"group_dro: gamma must be a finite number in \(0, 1\], got 0"),
     (lambda: GroupDRO([]), r"group_dro: sizes must be one count >= 0 for each group, got \[\]"),
     (lambda: GroupDRO([0, 0]), r"group_dro: sizes must be one count >= 0 for each group, got \[0, 0\]"),
     (lambda: GroupDRO([3, -1]), r"group_dro: sizes must be one count >= 0 for each group, got \[3, -1\]"),
     (lambda: GroupDRO([0.5, 0.5]), r"group_dro: sizes must be one count >= 0 for each group, got \[0.5, 0.5\]"),
     (lambda: GroupDRO([1, 2])(torch.tensor(1.0), torch.tensor([1])), r"group_dro: needs a loss and a group .* reduction='none'"),
-    (lambda: GroupDRO([1, 2])(torch.ones(2), torch.tensor([0, 2])), "group_dro: groups must be 0 to 1, got 0 to 2"),
+    (lambda: GroupDRO([1, 2])(torch.ones(2), torch.tensor([0, 2])), "group_dro: groups must be whole numbers from 0 to 1, got 0 to 2"),
     (lambda: spectral_decoupling(torch.ones(2), -1), "spectral_decoupling: lam must be a finite number >= 0, got -1"),
-    (lambda: spectral_decoupling(torch.ones(2), 1, "sum"), "spectral_decoupling: penalty must be 'mean' or 'norm', got 'sum'"),
-    (lambda: spectral_decoupling_by_class(torch.ones(2), torch.tensor([0, 2])), "by_class: labels must be 0 to 1, got 0 to 2"),
+    (lambda: spectral_decoupling(torch.ones(2), 1, "sum"), "no penalty of spectral_decoupling is named 'sum'; there are mean, norm"),
+    (lambda: spectral_decoupling_by_class(torch.ones(2), torch.tensor([0, 2])), "by_class: labels must be whole numbers from 0 to 1, got 0 to 2"),
     (lambda: spectral_decoupling_by_class(torch.ones(2), torch.tensor([0, 1]), -1), "by_class: lam must be a finite number >= 0, got -1"),
     (lambda: softened_divergence(torch.ones(2, 3), torch.ones(2, 2)), r"alike, got shapes \(2, 3\) and \(2, 2\)"),
     (lambda: SAF(0, 2), "saf: examples must be a whole number >= 1, got 0"),
@@ -577,8 +574,8 @@ BAD = [
     (lambda: SAF(2, 2, tau=0), "saf: tau must be a finite number > 0, got 0"),
     (lambda: SAF(2, 2, lam=-1), "saf: lam must be a finite number >= 0, got -1"),
     (lambda: SAF(2, 2)(torch.ones(2, 3), torch.tensor([0, 1]), 0), r"saf: logits must have the shape \(2, 2\).* got \(2, 3\)"),
-    (lambda: SAF(2, 2)(torch.ones(1, 2), torch.tensor([2]), 0), "saf: ids must be 0 to 1, got 2 to 2"),
-    (lambda: MESA(nn.Linear(1, 2), decay=1.0), r"mesa: decay must lie in \[0, 1\), got 1.0"),
+    (lambda: SAF(2, 2)(torch.ones(1, 2), torch.tensor([2]), 0), "saf: ids must be whole numbers from 0 to 1, got 2 to 2"),
+    (lambda: MESA(nn.Linear(1, 2), decay=1.0), r"mesa: decay must be a finite number in \[0, 1\), got 1.0"),
     (lambda: MESA(nn.Linear(1, 2), tau=-1), "mesa: tau must be a finite number > 0, got -1"),
     (lambda: MESA(nn.Linear(1, 2), lam=math.inf), "mesa: lam must be a finite number >= 0, got inf"),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from cases import assert_weights, problem, weights
-from samphire.baselines.reweighting import (
+from samphire.baselines import (
     balanced_sampler,
     deferred,
     effective_number,
@@ -137,15 +137,15 @@ BAD = [
     (lambda: inverse_frequency([]), r"inverse_frequency: counts must be one number >= 0 for each class, got \[\]"),
     (lambda: inverse_frequency([0, 0]), r"counts must be one number >= 0 for each class, got \[0, 0\]"),
     (lambda: effective_number([1, -1]), r"effective_number: counts must be one number >= 0 .*, got \[1, -1\]"),
-    (lambda: effective_number([1], beta=1), r"effective_number: beta must lie in \[0, 1\), got 1; for 1 use inverse_frequency"),
-    (lambda: effective_number([1], beta=math.nan), r"beta must lie in \[0, 1\), got nan"),
+    (lambda: effective_number([1], beta=1), r"effective_number: beta must be a finite number in \[0, 1\), got 1"),
+    (lambda: effective_number([1], beta=math.nan), r"beta must be a finite number in \[0, 1\), got nan"),
     (lambda: balanced_sampler([]), r"balanced_sampler: groups must be a whole number >= 0 for each example, got tensor\(\[\]\)"),
     (lambda: balanced_sampler([0, -1]), "groups must be a whole number >= 0 for each example, got tensor"),
     (lambda: balanced_sampler(torch.tensor([0.5])), "groups must be a whole number >= 0 for each example, got tensor"),
     (lambda: error_set(torch.tensor([0, 1]), torch.tensor([0, 1])), "gets all 2 training examples right, .* stop the first training earlier"),
     (lambda: error_set(torch.ones(2, 3), torch.tensor([0])), r"outputs \(n, classes\) or \(n,\) and labels \(n,\), got shapes \(2, 3\) and \(1,\)"),
     (lambda: upsampled(torch.tensor([1]), 3, times=0), "upsampled: times must be a whole number >= 1, got 0"),
-    (lambda: upsampled(torch.tensor([1, 3]), 3, times=2), "upsampled: errors must be positions 0 to 2, got 1 to 3"),
+    (lambda: upsampled(torch.tensor([1, 3]), 3, times=2), "upsampled: errors must be whole numbers from 0 to 2, got 1 to 3"),
 ]  # fmt: skip
 
 

@@ -85,7 +85,7 @@ def test_words_for_people(place):
 def test_bad_input(place):
     with pytest.raises(ValueError, match="mnist has no part 'val'; it has train, test"):
         invoke(place, "--part", "val")
-    with pytest.raises(ValueError, match="rho must be > 0"):
+    with pytest.raises(ValueError, match="rho must be a finite number > 0"):
         invoke(place, "--rho", "0")
     (place / "run" / "config.json").unlink()
     with pytest.raises(ValueError, match="does not say its data; name it with --data"):

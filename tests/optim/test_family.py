@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cases import closure_of, loss_of, mean_loss_of, problem, sgd, weights
 from samphire import optim, tree
-from samphire.baselines.cc_sam import CcSam
 from samphire.models import small_cnn
 from samphire.optim import (
     AdaSam,
@@ -29,13 +28,12 @@ from samphire.optim import (
     sam,
     sam_on,
     sharpness_aware_gradient,
-    split,
     ssam_d,
     ssam_f,
     wsam,
 )
 from samphire.optim.requests import drive, gradient_at
-from samphire.tree import Vector, norm, unit
+from samphire.tree import Vector, unit
 
 DIAGONAL = torch.tensor([1.0, 3.0], dtype=torch.float64)
 
@@ -380,35 +378,6 @@ def test_fisher_leaves_the_model_as_it_was():
     assert torch.equal(rng, torch.get_rng_state())
 
 
-def test_cc_sam_by_the_formula():
-    model, x, y = problem()
-    counts, k, flat = [100, 10, 3], 0.05, 0.3
-    assert set(y.tolist()) == {0, 1, 2}
-    w, losses = weights(model), loss_of(model, x, y)
-    names = ["3.weight", "3.bias"]
-    size = sum(w[n].numel() for n in names)
-    length = norm(Vector({n: w[n] for n in names}))
-
-    def objective(w):
-        total = (1 - flat) * losses(w).mean()
-        for c in (0, 1, 2):
-            g = torch.func.grad(lambda v: losses({**before, **v})[y == c].mean())({n: before[n] for n in names})
-            radius = {
-                n: k * (length / g[n].norm()).sqrt() / (2**0.5 * (counts[c] - 1) ** 0.25 * size**0.25) for n in names
-            }
-            there = {n: w[n] + size**0.5 * radius[n] * g[n] / g[n].norm() for n in names}
-            total = total + flat * losses({**w, **there})[y == c].sum() / len(y)
-        return total
-
-    before = weights(model)
-    expected = torch.func.grad(objective)(w)
-    loss = CcSam(split(model), counts, k, flat)(lambda: model(x), y)
-    loss.backward()
-    assert loss.item() == pytest.approx(objective(w).item(), rel=1e-12)
-    for name, p in model.named_parameters():
-        torch.testing.assert_close(p.grad, expected[name], rtol=1e-10, atol=1e-13)
-
-
 def test_last_blocks():
     model = small_cnn()
     assert optim.last(1)(model) == {"7.weight", "7.bias"}
@@ -436,8 +405,6 @@ REFUSED = [
     (lambda: AdaSam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"both betas must lie in \[0, 1\)"),
     (lambda: AdaSam([nn.Parameter(torch.zeros(1))], lr=-1), "AdaSam: lr must be >= 0, got -1"),
     (lambda: AdaSam([nn.Parameter(torch.zeros(1))], eps=0), "AdaSam: eps must be > 0, got 0"),
-    (lambda: CcSam(split(nn.Sequential(nn.Linear(1, 1))), []), "counts must have the training examples of each class"),
-    (lambda: CcSam(split(nn.Sequential(nn.Linear(1, 1))), [1], flat=2), r"flat must lie in \[0, 1\], got 2"),
     (lambda: pegr(nn.BatchNorm1d(1), cross_entropy, torch.zeros(2, 1), torch.zeros(2)), "BatchNorm layer in training"),
     (lambda: pegr(nn.Linear(1, 1), cross_entropy, torch.zeros(2, 1), torch.zeros(2), lam=-1), "lam must be >= 0"),
     (lambda: fisher(nn.Linear(1, 1), cross_entropy, [], chunk=1), "at least one example, got none"),

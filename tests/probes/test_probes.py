@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import brentq
-from scipy.special import expit, logsumexp, softmax
-from scipy.stats import binomtest
+from scipy.special import expit, logsumexp, ndtri, softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -19,7 +18,7 @@ from samphire.data.split import Split
 from samphire.models import ResNet18, small_cnn
 from samphire.probes import groups
 from samphire.probes.logistic import Scaler, softmax_regression, sparse_regression
-from samphire.probes.protocol import balanced_halves, halves
+from samphire.probes.resampling import balanced, balanced_halves, bootstrap, halves
 
 
 def two_features(n, *, share=0.5, seed=0, **values):
@@ -180,19 +179,26 @@ def test_scaler_is_scikit_learns_and_undone_exactly():
     ("call", "words"),
     [
         (lambda: softmax_regression(np.ones((2, 1)), np.array([0, 2]), 3, [1.0]), "class 1 of 3"),
-        (lambda: softmax_regression(np.ones((2, 1)), np.array([0, 1]), 2, [0.0]), "penalties must be > 0"),
-        (lambda: sparse_regression(np.ones((2, 1)), np.array([0, 1]), -1.0), "C must be > 0, got -1.0"),
-        (lambda: probes.wilson(0.5, 0), "n >= 1"),
+        (
+            lambda: softmax_regression(np.ones((2, 1)), np.array([0, 1]), 2, [0.0]),
+            "l2 must be a finite number > 0, got 0.0",
+        ),
+        (
+            lambda: sparse_regression(np.ones((2, 1)), np.array([0, 1]), -1.0),
+            "c must be a finite number > 0, got -1.0",
+        ),
         (lambda: probes.errors([0], cells(1), cells(1)), "one predicted class for each of 4"),
-        (lambda: probes.errors([0] * 4, cells(1), cells(1), "c"), "no feature 'c'"),
-        (lambda: probes.features(nn.Linear(2, 2), torch.ones(1, 2), "fc"), "no layer named 'fc'"),
-        (lambda: probes.features(nn.Linear(2, 2), torch.ones(1, 2), "", pool="max"), "pool must be"),
+        (lambda: probes.errors([0] * 4, cells(1), cells(1), "c"), "no feature is named 'c'; there are a, b"),
+        (lambda: probes.features(nn.Linear(2, 2), torch.ones(1, 2), "fc"), "no layer of the model is named 'fc'"),
+        (
+            lambda: probes.features(nn.Linear(2, 2), torch.ones(1, 2), "", pool="max"),
+            "no pool is named 'max'; there are flatten, mean",
+        ),
         (lambda: probes.features(nn.Linear(2, 2), [], ""), "no images"),
         (lambda: probe_a(np.ones((3, 1))), r"shape \(n, d\) with a row for each of 16"),
         (lambda: probe_a(np.full((16, 1), np.nan)), "row 0 is not"),
         (lambda: probe_a(np.ones((16, 1)), per_group=3), "per_group must be an even number from 2 to 4"),
-        (lambda: probe_a(np.ones((16, 1)), resamples=0), "resamples must be >= 1"),
-        (lambda: probes.rows({"sam": {}}), "'sgd'"),
+        (lambda: probe_a(np.ones((16, 1)), resamples=0), "resamples must be a whole number >= 1, got 0"),
         (lambda: probes.dfr(np.ones((4, 1)), cells(1)), "two examples of every group"),
     ],
 )
@@ -291,8 +297,6 @@ def test_a_planted_feature_is_found_at_its_bayes_error():
         assert found[name].mean == pytest.approx(bayes, abs=0.015)
         low, high = found[name].interval
         assert low < found[name].mean < high
-    assert probes.by_difficulty(found) == ("a", "b")
-    assert [row["difficulty"] for row in probes.rows({"sgd": found})] == ["easy", "hard"]
 
 
 def test_a_correlated_feature_does_not_leak_into_the_probe():
@@ -304,15 +308,6 @@ def test_a_correlated_feature_does_not_leak_into_the_probe():
     assert found["b"].mean == pytest.approx(0.5, abs=0.05)
     naive = LogisticRegression().fit(x, split.features["b"])
     assert np.mean(naive.predict(x) != split.features["b"]) < 0.07
-
-
-def test_easy_and_hard_come_from_the_baseline_alone():
-    make = lambda name, e: probes.Probe(name, (e,), (1.0,), 5, (groups.GroupError("g", 5, e),), (e, e))
-    sgd, sam = {"a": make("a", 0.3), "b": make("b", 0.1)}, {"a": make("a", 0.0), "b": make("b", 0.1)}
-    table = probes.rows({"sam": sam, "sgd": sgd})
-    assert [(r["network"], r["difficulty"], r["feature"]) for r in table] == [
-        ("sam", "easy", "b"), ("sam", "hard", "a"), ("sgd", "easy", "b"), ("sgd", "hard", "a"),
-    ]  # fmt: skip
 
 
 def test_scaling_features_changes_nothing_and_other_seeds_do():
@@ -348,9 +343,9 @@ def test_learning_curve_falls_with_probe_size():
 
 def test_progress_counts_every_resample_once():
     split, seen = cells(20), []
-    tell = lambda done, total: seen.append((done, total))
-    probes.probes(planted(split, 0), split, planted(split, 0), split, resamples=3, progress=tell)
-    assert seen == [(i, 6) for i in range(1, 7)]
+    probes.probes(planted(split, 0), split, planted(split, 0), split, resamples=3, progress=lambda *a: seen.append(a))
+    assert [what for what, _, _ in seen] == ["probes of a"] * 3 + ["probes of b"] * 3
+    assert [done / total for _, done, total in seen] == pytest.approx([i / 6 for i in range(1, 7)], abs=1e-3)
 
 
 def test_domain_probe_fits_all_of_the_target_and_reports_the_plain_error():
@@ -411,16 +406,17 @@ def test_a_trained_group_without_test_examples_is_refused():
 
 
 @pytest.mark.parametrize(("wrong", "n"), [(0, 10), (3, 10), (10, 10), (90, 180), (1, 642)])
-@pytest.mark.parametrize("level", [0.9, 0.95])
-def test_wilson_is_scipys(wrong, n, level):
-    theirs = binomtest(wrong, n).proportion_ci(level, method="wilson")
-    assert probes.wilson(wrong / n, n, level) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+def test_the_interval_of_a_group_is_wilsons_formula(wrong, n):
+    p, q = wrong / n, ndtri(0.975) ** 2
+    half = math.sqrt(q * p * (1 - p) / n + (q / (2 * n)) ** 2)
+    expected = [(p + q / (2 * n) + sign * half) / (1 + q / n) for sign in (-1, 1)]
+    assert groups.GroupError("a=1", n, p).interval == pytest.approx(expected, abs=1e-12)
 
 
 def test_bootstrap_has_the_width_of_the_binomial():
     """One resample, groups of 1000 and 400 at 20 % and 50 %: the standard error of the mean of their errors is known."""
     wrong = np.concatenate([np.arange(1000) < 200, np.arange(400) < 200])[None]
-    low, high = probes.bootstrap(wrong, np.repeat([3, 1], [1000, 400]), draws=4000)
+    low, high = bootstrap(wrong, np.repeat([3, 1], [1000, 400]), draws=4000)
     error = 0.5 * math.sqrt(0.2 * 0.8 / 1000 + 0.5 * 0.5 / 400)
     assert (low + high) / 2 == pytest.approx(0.35, abs=0.003)
     assert high - low == pytest.approx(2 * 1.96 * error, rel=0.06)
@@ -429,7 +425,7 @@ def test_bootstrap_has_the_width_of_the_binomial():
 def test_bootstrap_counts_the_spread_of_resamples():
     """Every test example alike within a resample: only the resamples differ, with errors 0 and 1."""
     wrong = np.repeat([[0.0], [1.0]], 50, 1)[np.arange(16) % 2]
-    low, high = probes.bootstrap(wrong, np.zeros(50, int), draws=4000)
+    low, high = bootstrap(wrong, np.zeros(50, int), draws=4000)
     assert (low, high) == (pytest.approx(0.25, abs=0.07), pytest.approx(0.75, abs=0.07))
 
 
@@ -464,16 +460,15 @@ def test_dfr_frees_a_head_from_its_shortcut():
 def test_dfr_refits_as_published():
     """Coefficients averaged over balanced resamples of all examples, scaled by the training set, by liblinear."""
     from samphire import records
-    from samphire.probes.retraining import _balanced
 
     (x, _), (v, val) = shortcut(500, 0, 0.9), shortcut(160, 1, 0.7)
     found = probes.dfr(v, val, scale_by=x, resamples=4, c=[0.3])
     draw = np.random.default_rng(records.seed(0, "dfr"))
     _, second = halves(val.group, draw)
-    _balanced(val.group[second], draw)
+    balanced(val.group[second], draw)
     scaler, coefs = StandardScaler().fit(x), []
     for _ in range(4):
-        i = _balanced(val.group, draw)
+        i = balanced(val.group, draw)
         assert len(set(np.bincount(val.group[i]))) == 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -546,13 +541,13 @@ def test_default_features_are_what_the_last_linear_is_given():
     assert found.dtype == np.float32
 
 
-def test_any_layer_flattened_or_averaged_in_one_pass():
+def test_any_layer_flattened_or_averaged():
     net = small_cnn(4, generator=torch.Generator().manual_seed(0))
     images = np.random.default_rng(0).integers(0, 256, (3, 3, 64, 32), np.uint8)
     with torch.no_grad():
         hidden = net[:2](torch.from_numpy(images) / 255)
         logits = net(torch.from_numpy(images) / 255)
-    flat, out, last = probes.activations(net, images, ["1", "", None])
+    flat, out, last = (probes.features(net, images, layer) for layer in ("1", "", None))
     assert flat == pytest.approx(hidden.flatten(1).numpy(), abs=1e-6)
     assert out == pytest.approx(logits.numpy(), abs=1e-5)
     assert last.shape == (3, 4096)

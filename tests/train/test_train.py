@@ -22,7 +22,7 @@ from samphire.cli import app
 from samphire.data import augment
 from samphire.data.parts import load_parts, some
 from samphire.optim import RULES
-from samphire.probes.protocol import halves
+from samphire.probes.resampling import halves
 from samphire.records import runs as run_files
 from samphire.train import Config, appendix_b, fit, load_network, methods, parse, training
 

@@ -11,14 +11,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_swa_multi_avg_fn, update_bn
 
 from samphire import restore, tree
+from samphire.checks import Range, check_number, check_whole
 from samphire.optim import in_perturbed_pass
+
+__all__ = ["SWAD", "Valley", "refresh_batchnorm", "valley"]
 
 
 def refresh_batchnorm(model: nn.Module, data: Iterable[Any]) -> None:
@@ -78,7 +81,8 @@ def refresh_batchnorm(model: nn.Module, data: Iterable[Any]) -> None:
             norm.momentum = momentum
 
 
-class Valley(NamedTuple):
+@dataclass(frozen=True)
+class Valley:
     """Where SWAD averages: evaluations counted from 0, both ends included; ``None`` where not known yet."""
 
     start: int | None = None
@@ -169,12 +173,9 @@ class SWAD:
     """
 
     def __init__(self, model: nn.Module, n_s: int = 3, n_e: int = 6, r: float = 1.3) -> None:
-        if not isinstance(n_s, int) or n_s < 1:
-            raise ValueError(f"swad: n_s must be a whole number of evaluations >= 1, got {n_s!r}.")
-        if not isinstance(n_e, int) or n_e < n_s:
-            raise ValueError(f"swad: n_e must be a whole number of evaluations >= n_s = {n_s}, got {n_e!r}.")
-        if not 1 <= r < math.inf:
-            raise ValueError(f"swad: r must be a finite number >= 1, got {r!r}.")
+        check_whole("swad: n_s", n_s)
+        check_whole("swad: n_e", n_e, least=n_s)
+        check_number("swad: r", r, Range(least=1))
         self._model, self.n_s, self.n_e, self.r = model, n_s, n_e, r
         self.losses: list[float] = []
         self.valley = Valley()
@@ -199,8 +200,7 @@ class SWAD:
             loss: On held-out data of the training domains, never of the test domain.
         """
         loss = float(loss)
-        if not 0 <= loss < math.inf:
-            raise ValueError(f"swad: the validation loss must be a finite number >= 0, got {loss!r}.")
+        check_number("swad: the validation loss", loss, Range(least=0))
         if self.done:
             return
         lowest = loss < min(self.losses, default=math.inf)

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from samphire.checks import Range, check_indices, check_number
 from samphire.optim.last_layer import Split, watching
+
+__all__ = ["CcSam"]
 
 
 class CcSam:
@@ -45,15 +48,14 @@ class CcSam:
 
     def __init__(self, split: Split, counts: Sequence[int], k: float = 1e-6, flat: float = 0.3) -> None:
         if not counts or min(counts) < 0:
-            raise ValueError(f"CcSam: counts must have the training examples of each class, got {counts!r}.")
-        if not 0 <= k < math.inf:
-            raise ValueError(f"CcSam: k must be a finite number >= 0, got {k!r}.")
-        if not 0 <= flat <= 1:
-            raise ValueError(f"CcSam: flat must lie in [0, 1], got {flat!r}.")
+            raise ValueError(f"cc_sam: counts must have the training examples of each class, got {counts!r}.")
+        check_number("cc_sam: k", k, Range(least=0))
+        check_number("cc_sam: flat", flat, Range(least=0, most=1))
         self.split, self.counts, self.k, self.flat = split, tuple(counts), k, flat
 
     def __call__(self, forward: Callable[[], Tensor], y: Tensor) -> Tensor:
         """The loss of a batch: ``forward`` runs the model and returns the head's output, ``y`` are the classes."""
+        check_indices("cc_sam: labels", y, len(self.counts))
         with watching(self.split.head) as call:
             losses = F.cross_entropy(forward(), y, reduction="none")
         (features,) = call.inputs(self.split)
@@ -64,16 +66,14 @@ class CcSam:
         return (1 - self.flat) * losses.mean() + self.flat * torch.stack(flat).sum() / len(y)
 
     def _perturbed(self, features: Tensor, loss: Tensor, c: int) -> Tensor:
-        """The head's output where class ``c`` has climbed to."""
-        if c >= len(self.counts):
-            raise ValueError(f"CcSam: counts has {len(self.counts)} classes, but a label is {c}; give one for each.")
+        """The head's output at the point that class ``c`` climbs to."""
         v = dict(self.split.head.named_parameters())
         gradients = torch.autograd.grad(loss, tuple(v.values()), retain_graph=True)
         size = sum(p.numel() for p in v.values())
         length = torch.stack([p.detach().norm() for p in v.values()]).norm()
         scale = self.k * size**0.25 / (math.sqrt(2) * max(self.counts[c] - 1, 1) ** 0.25)
-        there = {}
+        perturbed = {}
         for (name, p), g in zip(v.items(), gradients, strict=True):
             tiny = torch.finfo(g.dtype).tiny
-            there[name] = p + scale * length.sqrt() * g / g.norm().clamp(min=tiny) ** 1.5
-        return torch.func.functional_call(self.split.head, there, (features,))
+            perturbed[name] = p + scale * length.sqrt() * g / g.norm().clamp(min=tiny) ** 1.5
+        return torch.func.functional_call(self.split.head, perturbed, (features,))

@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import WeightedRandomSampler
 
-Whole = Sequence[int] | NDArray[np.int64] | Tensor
+from samphire.checks import Range, check_indices, check_number, check_whole
+
+Integers = Sequence[int] | NDArray[np.int64] | Tensor
+
+__all__ = ["balanced_sampler", "deferred", "effective_number", "error_set", "inverse_frequency", "upsampled"]
 
 
-def inverse_frequency(counts: Whole) -> Tensor:
+def inverse_frequency(counts: Integers) -> Tensor:
     r"""Weights that make every class (or group) count the same: :math:`w_c \propto 1/n_c`, with mean 1.
 
     The mean is over the classes that have examples; one that has none gets weight 0.
@@ -35,7 +39,7 @@ def inverse_frequency(counts: Whole) -> Tensor:
     return _with_mean_one(1 / n, n)
 
 
-def effective_number(counts: Whole, beta: float = 0.9999) -> Tensor:
+def effective_number(counts: Integers, beta: float = 0.9999) -> Tensor:
     r"""Class-balanced weights: one over the effective number of examples, with mean 1.
 
     .. math:: w_c \propto \frac{1 - \beta}{1 - \beta^{n_c}}
@@ -55,8 +59,7 @@ def effective_number(counts: Whole, beta: float = 0.9999) -> Tensor:
         Cui et al., Class-Balanced Loss Based on Effective Number of Samples, CVPR 2019,
         https://arxiv.org/abs/1901.05555
     """
-    if not 0 <= beta < 1:
-        raise ValueError(f"effective_number: beta must lie in [0, 1), got {beta!r}; for 1 use inverse_frequency.")
+    check_number("effective_number: beta", beta, Range(least=0, below=1))
     n = _counts("effective_number", counts)
     log_beta = torch.tensor(beta, dtype=n.dtype).log()
     return _with_mean_one(-1 / torch.expm1(n * log_beta), n)
@@ -99,7 +102,7 @@ def deferred(weights: Tensor, epoch: int, start: int = 160) -> Tensor:
 
 
 def balanced_sampler(
-    groups: Whole, n: int | None = None, generator: torch.Generator | None = None
+    groups: Integers, n: int | None = None, generator: torch.Generator | None = None
 ) -> WeightedRandomSampler:
     """Draw every group (or class) equally often, its examples evenly, with replacement.
 
@@ -121,7 +124,7 @@ def balanced_sampler(
     return WeightedRandomSampler(weights[groups].tolist(), len(groups) if n is None else n, generator=generator)
 
 
-def error_set(outputs: Tensor, labels: Whole) -> Tensor:
+def error_set(outputs: Tensor, labels: Integers) -> Tensor:
     """JTT's first half: the positions of the training examples a model gets wrong.
 
     Args:
@@ -150,7 +153,7 @@ def error_set(outputs: Tensor, labels: Whole) -> Tensor:
     if not len(wrong):
         raise ValueError(
             f"error_set: the model gets all {len(labels)} training examples right, so nothing is left to upsample; "
-            "stop the first training earlier or regularise it more (published: Waterbirds 60 epochs, learning rate "
+            "stop the first training earlier or regularize it more (published: Waterbirds 60 epochs, learning rate "
             "1e-5, weight decay 1; CelebA 1 epoch, 1e-5, 0.1)."
         )
     return wrong
@@ -191,16 +194,12 @@ def upsampled(errors: Tensor, n: int, times: int) -> Tensor:
         As the paper says; the released code appends the error set ``times`` times to the whole, which makes
         ``times + 1``.
     """
-    if not isinstance(times, int) or times < 1:
-        raise ValueError(f"upsampled: times must be a whole number >= 1, got {times!r}.")
-    if len(errors) and not (errors.min() >= 0 and errors.max() < n):
-        raise ValueError(
-            f"upsampled: errors must be positions 0 to {n - 1}, got {errors.min().item()} to {errors.max().item()}."
-        )
+    check_whole("upsampled: times", times)
+    check_indices("upsampled: errors", errors, n)
     return torch.cat([torch.arange(n), errors.cpu().repeat(times - 1)])
 
 
-def _counts(owner: str, counts: Whole) -> Tensor:
+def _counts(owner: str, counts: Integers) -> Tensor:
     n = torch.as_tensor(counts)
     if n.dim() != 1 or (n < 0).any() or not (n > 0).any():
         raise ValueError(f"{owner}: counts must be one number >= 0 for each class, got {n.tolist()!r}.")

@@ -18,14 +18,14 @@ from samphire.landscape.bound import (
     wrong_probability,
 )
 from samphire.landscape.hessian import density, eigenvalues, trace
-from samphire.landscape.loss import Estimate, Landscape
+from samphire.landscape.loss import Landscape
 from samphire.landscape.sharpness import average_sharpness, m_sharpness, second_order, sharpness
-from samphire.landscape.surfaces import filter_normalised, line, plane, trajectory
+from samphire.landscape.surfaces import line, plane, random_direction, trajectory
 
 __all__ = [
-    "Landscape", "Estimate",
+    "Landscape",
     "sharpness", "second_order", "average_sharpness", "m_sharpness",
     "eigenvalues", "trace", "density",
-    "line", "plane", "filter_normalised", "trajectory",
+    "line", "plane", "random_direction", "trajectory",
     "theorem_1", "bound", "assumption", "lemma_1", "gaussian_kl", "wrong_probability",
 ]  # fmt: skip

@@ -6,20 +6,29 @@ Both need losses in [0, 1], examples drawn independently, and a prior chosen bef
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
-from samphire.landscape.loss import Estimate, Landscape
+from samphire.checks import Range, check_number, check_one_of, check_whole
+from samphire.landscape.loss import Landscape
 from samphire.landscape.sharpness import sharpness, smoothed_rise
+from samphire.statistics import Estimate, Verdict, higher
 from samphire.tree import norm
 
+__all__ = [
+    "Assumption", "Bound", "PacBayes",
+    "assumption", "bound", "gaussian_kl", "lemma_1", "theorem_1", "wrong_probability",
+]  # fmt: skip
 
-class Bound(NamedTuple):
+
+@dataclass(frozen=True)
+class Bound:
     r"""Theorem 1 term by term.
 
     Attributes:
-        worst_loss: :math:`\max_{\|\epsilon\| \le \rho} L_S(w + \epsilon)`, or what was found of it.
+        worst_loss: :math:`\max_{\|\epsilon\| \le \rho} L_S(w + \epsilon)`, as far as an ascent finds it.
         capacity: :math:`d \log(1 + \frac{\|w\|^2}{\rho^2} (1 + \sqrt{\log n / d})^2)`.
         confidence: :math:`4 \log(n/\delta)`.
         union: :math:`8 \log(6n + 3d)`.
@@ -91,19 +100,19 @@ def theorem_1(worst_loss: float, norm: float, rho: float, d: int, n: int, delta:
         Foret et al. 2021, theorem 2, with the explicit constants of their proof.
     """
     _check(n, delta)
-    if not (rho > 0 and d >= 1):
-        raise ValueError(f"rho must be > 0 and d >= 1, got {rho!r} and {d!r}.")
+    check_number("rho", rho, Range(above=0))
+    check_whole("d", d)
     capacity = d * math.log1p((norm / rho) ** 2 * (1 + math.sqrt(math.log(n) / d)) ** 2)
     confidence, union = 4 * math.log(n / delta), 8 * math.log(6 * n + 3 * d)
     root = math.sqrt((capacity + confidence + union) / (n - 1))
     return Bound(worst_loss, capacity, confidence, union, root, d, n, rho, norm, delta)
 
 
-def bound(of: Landscape, rho: float = 0.05, delta: float = 0.05, steps: int = 10, restarts: int = 2) -> Bound:
+def bound(landscape: Landscape, rho: float = 0.05, delta: float = 0.05, steps: int = 10, restarts: int = 2) -> Bound:
     """Theorem 1 at a model's weights, the largest loss found by :func:`sharpness`.
 
     Args:
-        of: The landscape of the training data, with a loss in [0, 1], such as :func:`wrong_probability`.
+        landscape: The landscape of the training data, with a loss in [0, 1], such as :func:`wrong_probability`.
         rho: Radius of the ball.
         delta: Probability that the bound fails.
         steps: Of the ascent.
@@ -115,14 +124,14 @@ def bound(of: Landscape, rho: float = 0.05, delta: float = 0.05, steps: int = 10
         >>> bound(here, rho=0.5).vacuous
         True
     """
-    found = sharpness(of, rho, steps, restarts)
-    worst = found.loss + found.worst
+    ball = sharpness(landscape, rho, steps, restarts)
+    worst = ball.loss + ball.worst
     if not 0 <= worst <= 1:
         raise ValueError(
             f"theorem 1 needs a loss in [0, 1], got {worst:.4g}; use landscape.wrong_probability, or divide by an "
             "upper limit of the loss."
         )
-    return theorem_1(worst, norm(of.w).item(), rho, of.dimension, of.n, delta)
+    return theorem_1(worst, norm(landscape.w).item(), rho, landscape.dimension, landscape.n, delta)
 
 
 def wrong_probability(z: Tensor, y: Tensor) -> Tensor:
@@ -139,7 +148,8 @@ def wrong_probability(z: Tensor, y: Tensor) -> Tensor:
     return 1 - z.softmax(1).gather(1, y[:, None]).squeeze(1)
 
 
-class PacBayes(NamedTuple):
+@dataclass(frozen=True)
+class PacBayes:
     r"""Lemma 1 term by term: the gap between expected and training loss of weights drawn from Q.
 
     Attributes:
@@ -187,15 +197,13 @@ def lemma_1(
         [0.091925, 0.092015, 0.091706]
     """
     _check(n, delta)
-    if not kl >= 0:
-        raise ValueError(f"kl must be >= 0, got {kl!r}.")
+    check_number("kl", kl, Range(least=0))
     forms = {
         "lemma 1": (math.log(n / delta), 2 * (n - 1)),
         "1999": (math.log(n / delta) + 2, 2 * n - 1),
         "maurer": (math.log(2 * math.sqrt(n) / delta), 2 * n),
     }
-    if form not in forms:
-        raise ValueError(f"form must be one of {', '.join(map(repr, forms))}, got {form!r}.")
+    check_one_of("form", form, forms)
     confidence, divisor = forms[form]
     return PacBayes(kl, confidence, divisor, math.sqrt((kl + confidence) / divisor))
 
@@ -224,7 +232,8 @@ def gaussian_kl(norm: float, d: int, sigma: float, prior: float | None = None) -
     return 0.5 * ((d + (norm / sigma) ** 2) / ratio - d + d * math.log(ratio))
 
 
-class Assumption(NamedTuple):
+@dataclass(frozen=True)
+class Assumption:
     r"""The two sides of theorem 1's assumption.
 
     Attributes:
@@ -243,23 +252,21 @@ class Assumption(NamedTuple):
         return self.loss + self.rise.mean
 
     @property
-    def verdict(self) -> str:
-        """``"holds"``, ``"fails"``, or ``"undecided"`` within two standard errors."""
-        if not abs(self.rise.mean) > 2 * self.rise.error:
-            return "undecided"
-        return "holds" if self.rise.mean > 0 else "fails"
+    def verdict(self) -> Verdict:
+        """``"holds"``, ``"contradicted"``, or ``"open"`` within the noise."""
+        return higher(self.rise)
 
     def in_words(self) -> str:
-        """What was found."""
+        """Both sides, and what they mean."""
         return (
-            f"The assumption {'is ' * (self.verdict == 'undecided')}{self.verdict} here: loss {self.loss:.6g}; "
+            f"The assumption {'is ' * (self.verdict != 'holds')}{self.verdict} here: loss {self.loss:.6g}; "
             f"with noise of standard deviation {self.sigma:.3g} on the weights {self.smoothed:.6g} on average; "
             f"difference {self.rise}. The theorem wants this of the expected loss: use data not trained on."
         )
 
 
 def assumption(
-    of: Landscape, rho: float = 0.05, n: int | None = None, samples: int = 32, seed: int = 0
+    landscape: Landscape, rho: float = 0.05, n: int | None = None, samples: int = 32, seed: int = 0
 ) -> Assumption:
     r"""Theorem 1's assumption, both sides estimated with the standard deviation its proof uses.
 
@@ -267,7 +274,7 @@ def assumption(
               \sigma = \frac{\rho}{\sqrt d + \sqrt{\log n}}.
 
     Args:
-        of: The landscape, best of data that were not trained on: they stand for the distribution.
+        landscape: The landscape, best of data that were not trained on: they stand for the distribution.
         rho: The theorem's radius.
         n: Number of training examples; by default the landscape's own.
         samples: Pairs of draws.
@@ -282,15 +289,12 @@ def assumption(
         The review, after Foret et al., writes :math:`N(0, \rho I)`; their proof uses the sigma above. It suffices
         that the expected loss is convex, or that w is its minimum; the review asks for both.
     """
-    if not rho > 0:
-        raise ValueError(f"rho must be > 0, got {rho!r}.")
-    n = of.n if n is None else n
-    sigma = rho / (math.sqrt(of.dimension) + math.sqrt(math.log(max(n, 1))))
-    return Assumption(sigma, of.loss, smoothed_rise(of, sigma, samples, seed))
+    check_number("rho", rho, Range(above=0))
+    n = landscape.n if n is None else n
+    sigma = rho / (math.sqrt(landscape.dimension) + math.sqrt(math.log(max(n, 1))))
+    return Assumption(sigma, landscape.loss, smoothed_rise(landscape, sigma, samples, seed))
 
 
 def _check(n: int, delta: float) -> None:
-    if not n >= 2:
-        raise ValueError(f"n must be >= 2 examples, got {n!r}.")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie between 0 and 1, got {delta!r}.")
+    check_whole("n", n, least=2)
+    check_number("delta", delta, Range(above=0, below=1))

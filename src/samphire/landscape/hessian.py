@@ -6,22 +6,29 @@ On :meth:`Landscape.scaled` it is :math:`T H T`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from samphire.landscape.loss import Estimate, Landscape
+from samphire.checks import check_one_of, check_whole
+from samphire.landscape.loss import Landscape
+from samphire.statistics import Estimate, estimate
 from samphire.tree import Vector
 
 Array = NDArray[np.float64]
+
+__all__ = ["Density", "Eigenvalues", "Trace", "density", "eigenvalues", "trace"]
+
 _DENSE = 32  # up to this many weights the whole matrix is cheaper than a Krylov space
 _NUMBERS = 2**27  # how many a measure may keep at once when it works on several vectors together
 
 
-class Eigen(NamedTuple):
+@dataclass(frozen=True)
+class Eigenvalues:
     r"""Eigenvalues at one end of the spectrum.
 
     Attributes:
@@ -40,7 +47,8 @@ class Eigen(NamedTuple):
 
     def in_words(self) -> str:
         """What the numbers say, and what they do not."""
-        listed = ", ".join(f"{value:.4g} ± {error:.1g}" for value, error in zip(*self[:2], strict=True))
+        pairs = zip(self.values, self.residuals, strict=True)
+        listed = ", ".join(f"{value:.4g} ± {error:.1g}" for value, error in pairs)
         first = self.values[0]
         if self.end == "bottom":
             meaning = "A negative one is a direction in which the loss still curves down: no minimum."
@@ -57,8 +65,8 @@ class Eigen(NamedTuple):
 
 
 def eigenvalues(
-    of: Landscape, k: int = 5, end: Literal["top", "bottom"] = "top", tol: float = 1e-4, seed: int = 0
-) -> Eigen:
+    landscape: Landscape, k: int = 5, end: Literal["top", "bottom"] = "top", tol: float = 1e-4, seed: int = 0
+) -> Eigenvalues:
     r"""The k largest or smallest eigenvalues of the Hessian with their eigenvectors.
 
     ARPACK's restarted Lanczos method (:func:`scipy.sparse.linalg.eigsh`) on exact products: it keeps the whole Krylov
@@ -66,7 +74,7 @@ def eigenvalues(
     several times (exact symmetries make many zeros) may be found fewer times.
 
     Args:
-        of: The landscape.
+        landscape: The landscape.
         k: How many.
         end: The largest (``"top"``) or the smallest (``"bottom"``, negative at a saddle).
         tol: Residuals relative to the eigenvalues at which to stop; the eigenvalues' own errors are of its square.
@@ -84,12 +92,10 @@ def eigenvalues(
     """
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
-    d = of.dimension
-    if not 1 <= k <= d:
-        raise ValueError(f"k must lie between 1 and the {d} weights, got {k!r}.")
-    if end not in ("top", "bottom"):
-        raise ValueError(f"end must be 'top' or 'bottom', got {end!r}.")
-    space = _Space(of)
+    d = landscape.dimension
+    check_whole("k", k, most=d)
+    check_one_of("end of the spectrum", end, ("top", "bottom"))
+    space = _Space(landscape)
     if d <= max(_DENSE, 2 * k + 1):
         matrix = np.stack([space.product(column) for column in np.eye(d, dtype=space.dtype)])
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
@@ -106,10 +112,11 @@ def eigenvalues(
     values, vectors = values[order].astype(np.float64), vectors[:, order]
     flats = torch.from_numpy(np.ascontiguousarray(vectors.T)).to(space.torch_dtype)
     off = space.products(flats).double() - torch.from_numpy(values)[:, None] * flats
-    return Eigen(values, off.norm(dim=1).numpy(), [space.vector(v) for v in flats], space.count, end)
+    return Eigenvalues(values, off.norm(dim=1).numpy(), [space.vector(v) for v in flats], space.count, end)
 
 
-class Trace(NamedTuple):
+@dataclass(frozen=True)
+class Trace:
     r"""The sum of all eigenvalues.
 
     Attributes:
@@ -129,14 +136,14 @@ class Trace(NamedTuple):
         )
 
 
-def trace(of: Landscape, samples: int = 64, seed: int = 0) -> Trace:
+def trace(landscape: Landscape, samples: int = 64, seed: int = 0) -> Trace:
     r"""The trace of the Hessian by Hutchinson's estimator.
 
     .. math:: \mathrm{tr} H = E\, z^\top H z, \qquad z_i = \pm 1, \qquad
               \mathrm{var} = 2 \bigl( \|H\|_F^2 - \textstyle\sum_i H_{ii}^2 \bigr).
 
     Args:
-        of: The landscape.
+        landscape: The landscape.
         samples: Draws of z; the standard error falls with their root.
         seed: Of the draws.
 
@@ -148,14 +155,15 @@ def trace(of: Landscape, samples: int = 64, seed: int = 0) -> Trace:
     References:
         Hutchinson, A stochastic estimator of the trace of the influence matrix, 1989.
     """
-    space, found = _Space(of), []
+    space, draws = _Space(landscape), []
     for probes in space.probes(samples, seed, each=2):
         images = space.products(probes)
-        found += [torch.dot(z.double(), h.double()).item() for z, h in zip(probes, images, strict=True)]
-    return Trace(Estimate.of(found), of.dimension)
+        draws += [torch.dot(z.double(), h.double()).item() for z, h in zip(probes, images, strict=True)]
+    return Trace(estimate(draws), landscape.dimension)
 
 
-class Density(NamedTuple):
+@dataclass(frozen=True)
+class Density:
     r"""The spectrum as weighted nodes: a share ``weights[i]`` of the eigenvalues lies around ``nodes[i]``.
 
     Attributes:
@@ -196,7 +204,7 @@ class Density(NamedTuple):
         )
 
 
-def density(of: Landscape, steps: int = 40, samples: int = 8, seed: int = 0) -> Density:
+def density(landscape: Landscape, steps: int = 40, samples: int = 8, seed: int = 0) -> Density:
     r"""The spectral density of the Hessian by stochastic Lanczos quadrature.
 
     For a random unit z, ``steps`` of Lanczos give a tridiagonal matrix whose eigenvalues are the nodes and whose
@@ -204,8 +212,8 @@ def density(of: Landscape, steps: int = 40, samples: int = 8, seed: int = 0) -> 
     p is below twice the steps.
 
     Args:
-        of: The landscape.
-        steps: Of Lanczos, with full reorthogonalisation; memory for as many vectors.
+        landscape: The landscape.
+        steps: Of Lanczos, with full reorthogonalization; memory for as many vectors.
         samples: Draws of z.
         seed: Of the draws.
 
@@ -219,15 +227,14 @@ def density(of: Landscape, steps: int = 40, samples: int = 8, seed: int = 0) -> 
         Golub and Welsch 1969; Ghorbani et al., An Investigation into Neural Net Optimization via Hessian Eigenvalue
         Density, ICML 2019, https://arxiv.org/abs/1901.10159
     """
-    if steps < 1:
-        raise ValueError(f"steps must be >= 1, got {steps!r}.")
-    steps = min(steps, of.dimension)
-    space = _Space(of)
+    check_whole("steps", steps)
+    steps = min(steps, landscape.dimension)
+    space = _Space(landscape)
     rules = [
         rule for probes in space.probes(samples, seed, each=steps + 2) for rule in _lanczos(space, probes, steps)
     ]
     nodes, weights = (np.stack(part) for part in zip(*rules, strict=True))
-    return Density(nodes, weights, of.dimension)
+    return Density(nodes, weights, landscape.dimension)
 
 
 def _lanczos(space: _Space, probes: Tensor, steps: int) -> Iterator[tuple[Array, Array]]:
@@ -253,34 +260,33 @@ def _lanczos(space: _Space, probes: Tensor, steps: int) -> Iterator[tuple[Array,
 class _Space:
     """Flat arrays in place of named tensors, on the CPU, and a count of products."""
 
-    def __init__(self, of: Landscape) -> None:
-        self.of, self.count = of, 0
-        like = of.w.tensors
+    def __init__(self, landscape: Landscape) -> None:
+        self.landscape, self.count = landscape, 0
+        like = landscape.w.tensors
         dtypes = [t.dtype for t in like.values()]
         wide = torch.float64 if torch.float64 in dtypes else torch.float32
         self.torch_dtype, self.dtype = wide, np.dtype("float64" if wide == torch.float64 else "float32")
 
     def vector(self, flat: Tensor) -> Vector:
-        like = self.of.w.tensors
+        like = self.landscape.w.tensors
         parts = flat.split([t.numel() for t in like.values()])
         return Vector({n: p.view_as(t).to(t) for (n, t), p in zip(like.items(), parts, strict=True)})
 
     def flat(self, v: Vector) -> Tensor:
         entries = v.dense()
-        return torch.cat([entries[name].detach().reshape(-1).cpu() for name in self.of.w]).to(self.torch_dtype)
+        return torch.cat([entries[name].detach().reshape(-1).cpu() for name in self.landscape.w]).to(self.torch_dtype)
 
     def products(self, flats: Tensor | Sequence[Tensor]) -> Tensor:
         self.count += len(flats)
-        return torch.stack([self.flat(h) for h in self.of.products([self.vector(v) for v in flats])])
+        return torch.stack([self.flat(h) for h in self.landscape.products([self.vector(v) for v in flats])])
 
     def product(self, flat: NDArray[Any]) -> NDArray[Any]:
         return self.products([torch.from_numpy(flat.reshape(-1)).to(self.torch_dtype)])[0].numpy()
 
     def probes(self, samples: int, seed: int, each: int) -> Iterator[Tensor]:
         """Vectors of random signs, in stacks as large as memory for ``each`` vectors a probe allows."""
-        if samples < 1:
-            raise ValueError(f"samples must be >= 1, got {samples!r}.")
-        generator, d = torch.Generator().manual_seed(seed), self.of.dimension
+        check_whole("samples", samples)
+        generator, d = torch.Generator().manual_seed(seed), self.landscape.dimension
         together = max(1, _NUMBERS // (each * d))
         for start in range(0, samples, together):
             rows = [torch.randint(2, (d,), generator=generator) for _ in range(min(together, samples - start))]

@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from samphire import tree
+from samphire.checks import Range, check_number, check_whole
 from samphire.landscape.hessian import eigenvalues
-from samphire.landscape.loss import Estimate, Landscape
+from samphire.landscape.loss import Landscape
+from samphire.statistics import Estimate, estimate
 from samphire.tree import Vector, dot, norm, unit
+
+__all__ = [
+    "AverageSharpness", "MSharpness", "SecondOrder", "Sharpness",
+    "average_sharpness", "m_sharpness", "normal_steps", "second_order", "sharpness", "smoothed_rise",
+]  # fmt: skip
 
 COMPARABLE = (
     "It does not compare architectures, nor weights of different scale: multiplying one ReLU layer and dividing the "
-    "next changes it but not the network (the scaled form hardly moves). Low sharpness does not prove generalisation."
+    "next changes it but not the network (the scaled form hardly moves). Low sharpness does not prove generalization."
 )
 
 
-class Sharpness(NamedTuple):
+@dataclass(frozen=True)
+class Sharpness:
     r"""The worst rise found within a ball.
 
     Attributes:
@@ -58,7 +66,9 @@ class Sharpness(NamedTuple):
         )
 
 
-def sharpness(of: Landscape, rho: float = 0.05, steps: int = 10, restarts: int = 2, seed: int = 0) -> Sharpness:
+def sharpness(
+    landscape: Landscape, rho: float = 0.05, steps: int = 10, restarts: int = 2, seed: int = 0
+) -> Sharpness:
     r"""Worst-case sharpness: first order, at SAM's point, and the maximum by projected ascent.
 
     .. math:: \kappa_\rho(w) = \max_{\|u\| \le \rho} L(w + u) - L(w)
@@ -70,7 +80,7 @@ def sharpness(of: Landscape, rho: float = 0.05, steps: int = 10, restarts: int =
     iteration with :math:`H + \mu/s`: the shift keeps it from swinging along directions that curve down.)
 
     Args:
-        of: The landscape.
+        landscape: The landscape.
         rho: Radius of the ball.
         steps: Gradients for each ascent.
         restarts: Random starts. At a minimum SAM's point does not exist, and only these find the maximum.
@@ -85,18 +95,18 @@ def sharpness(of: Landscape, rho: float = 0.05, steps: int = 10, restarts: int =
     References:
         Foret et al., Sharpness-Aware Minimization, ICLR 2021, https://arxiv.org/abs/2010.01412
     """
-    _check(rho)
-    if steps < 0 or restarts < 0:
-        raise ValueError(f"steps and restarts must be >= 0, got {steps!r} and {restarts!r}.")
-    _, g = of.gradient()
-    starts = [unit(g), *map(unit, normal_steps(of, restarts, seed))]
-    ascents = [_ascend(of, rho * start, rho, steps) for start in starts]
+    check_number("rho", rho, Range(above=0))
+    check_whole("steps", steps, least=0)
+    check_whole("restarts", restarts, least=0)
+    _, g = landscape.gradient()
+    starts = [unit(g), *map(unit, normal_steps(landscape, restarts, seed))]
+    ascents = [_ascend(landscape, rho * start, rho, steps) for start in starts]
     traces = [trace for _, trace in ascents]
-    best, point = max(((trace[-1], u) for u, trace in ascents), key=lambda found: found[0])
+    point, (*_, best) = max(ascents, key=lambda ascent: ascent[1][-1])
     length = norm(g).item()
     return Sharpness(
         rho=rho,
-        loss=of.loss,
+        loss=landscape.loss,
         gradient_norm=length,
         first_order=rho * length,
         one_step=traces[0][0],
@@ -106,22 +116,22 @@ def sharpness(of: Landscape, rho: float = 0.05, steps: int = 10, restarts: int =
     )
 
 
-def _ascend(of: Landscape, u: Vector, rho: float, steps: int) -> tuple[Vector, list[float]]:
-    value, g = _finite_gradient(of, u, rho)
-    trace, s = [value - of.loss], 1.0
+def _ascend(landscape: Landscape, u: Vector, rho: float, steps: int) -> tuple[Vector, list[float]]:
+    value, g = _finite_gradient(landscape, u, rho)
+    trace, s = [value - landscape.loss], 1.0
     for _ in range(steps):
         v = _into_ball(u + s * rho * unit(g), rho)
-        there, h = _finite_gradient(of, v, rho)
-        if there > value:
-            u, value, g, s = v, there, h, min(2 * s, 4.0)
+        higher, h = _finite_gradient(landscape, v, rho)
+        if higher > value:
+            u, value, g, s = v, higher, h, min(2 * s, 4.0)
         else:
             s /= 4
-        trace.append(value - of.loss)
+        trace.append(value - landscape.loss)
     return u, trace
 
 
-def _finite_gradient(of: Landscape, u: Vector, rho: float) -> tuple[float, Vector]:
-    value, g = of.gradient(u)
+def _finite_gradient(landscape: Landscape, u: Vector, rho: float) -> tuple[float, Vector]:
+    value, g = landscape.gradient(u)
     if not (math.isfinite(value) and tree.finite(g)):
         raise ValueError(f"the loss or its gradient is not finite within rho={rho:g}; take a smaller rho.")
     return value, g
@@ -132,7 +142,8 @@ def _into_ball(u: Vector, rho: float) -> Vector:
     return u if length <= rho else (rho / length) * u
 
 
-class SecondOrder(NamedTuple):
+@dataclass(frozen=True)
+class SecondOrder:
     r"""What the gradient and the Hessian forecast for :math:`\kappa_\rho`.
 
     Attributes:
@@ -169,11 +180,11 @@ class SecondOrder(NamedTuple):
         return f"At rho = {self.rho:g} {applies}. Both are expansions: compare them with the measured maximum."
 
 
-def second_order(of: Landscape, rho: float = 0.05, tol: float = 1e-4) -> SecondOrder:
+def second_order(landscape: Landscape, rho: float = 0.05, tol: float = 1e-4) -> SecondOrder:
     r"""The forecast of :math:`\kappa_\rho` from gradient and Hessian.
 
     Args:
-        of: The landscape.
+        landscape: The landscape.
         rho: Radius of the ball.
         tol: Of the eigenvalue, see :func:`eigenvalues`.
 
@@ -186,10 +197,10 @@ def second_order(of: Landscape, rho: float = 0.05, tol: float = 1e-4) -> SecondO
     Differences:
         Example 2 of the review prints :math:`\rho^2\lambda_1`, which lacks the 1/2 of Taylor's formula.
     """
-    _check(rho)
-    _, g = of.gradient()
-    top = eigenvalues(of, k=1, tol=tol)
-    (hg,) = of.products([unit(g)])
+    check_number("rho", rho, Range(above=0))
+    _, g = landscape.gradient()
+    top = eigenvalues(landscape, k=1, tol=tol)
+    (hg,) = landscape.products([unit(g)])
     first, lambda_1 = rho * norm(g).item(), float(top.values[0])
     return SecondOrder(
         rho=rho,
@@ -201,7 +212,8 @@ def second_order(of: Landscape, rho: float = 0.05, tol: float = 1e-4) -> SecondO
     )
 
 
-class AverageSharpness(NamedTuple):
+@dataclass(frozen=True)
+class AverageSharpness:
     r"""The mean rise under random displacements.
 
     Attributes:
@@ -221,7 +233,7 @@ class AverageSharpness(NamedTuple):
         )
 
 
-def average_sharpness(of: Landscape, rho: float = 0.05, samples: int = 32, seed: int = 0) -> AverageSharpness:
+def average_sharpness(landscape: Landscape, rho: float = 0.05, samples: int = 32, seed: int = 0) -> AverageSharpness:
     r"""Average-case sharpness for steps of length about rho.
 
     .. math:: E_{u \sim N(0, \sigma^2 I)} L(w + u) - L(w) = \tfrac12 \sigma^2\, \mathrm{tr} H + O(\sigma^4),
@@ -230,7 +242,7 @@ def average_sharpness(of: Landscape, rho: float = 0.05, samples: int = 32, seed:
     Every draw is used with both signs, so that the slope cancels exactly.
 
     Args:
-        of: The landscape.
+        landscape: The landscape.
         rho: Root mean square length of the steps.
         samples: Pairs of draws.
         seed: Of the draws.
@@ -241,25 +253,25 @@ def average_sharpness(of: Landscape, rho: float = 0.05, samples: int = 32, seed:
         >>> abs(average.rise.mean - 0.1**2 / 2 * 5 / 2) < 3 * average.rise.error
         True
     """
-    _check(rho)
-    sigma = rho / math.sqrt(of.dimension)
-    return AverageSharpness(sigma, smoothed_rise(of, sigma, samples, seed))
+    check_number("rho", rho, Range(above=0))
+    sigma = rho / math.sqrt(landscape.dimension)
+    return AverageSharpness(sigma, smoothed_rise(landscape, sigma, samples, seed))
 
 
-def smoothed_rise(of: Landscape, sigma: float, samples: int, seed: int = 0) -> Estimate:
+def smoothed_rise(landscape: Landscape, sigma: float, samples: int, seed: int = 0) -> Estimate:
     """The mean rise of the loss under Gaussian steps of this standard deviation, by pairs of opposite steps."""
-    if samples < 1:
-        raise ValueError(f"samples must be >= 1, got {samples!r}.")
-    steps = (sigma * z for z in normal_steps(of, samples, seed))
-    return Estimate.of([(of.value(u) + of.value(-u)) / 2 - of.loss for u in steps])
+    check_whole("samples", samples)
+    steps = (sigma * z for z in normal_steps(landscape, samples, seed))
+    return estimate([(landscape.value(u) + landscape.value(-u)) / 2 - landscape.loss for u in steps])
 
 
-def normal_steps(of: Landscape, n: int, seed: int) -> Iterator[Vector]:
+def normal_steps(landscape: Landscape, n: int, seed: int) -> Iterator[Vector]:
     """Standard normal displacements, one at a time."""
-    return (tree.randn_like(of.w, int(s)) for s in np.random.SeedSequence(seed).generate_state(n))
+    return (tree.randn_like(landscape.w, int(s)) for s in np.random.SeedSequence(seed).generate_state(n))
 
 
-class MSharpness(NamedTuple):
+@dataclass(frozen=True)
+class MSharpness:
     r"""Sharpness of chunks of m examples.
 
     Attributes:
@@ -283,13 +295,13 @@ class MSharpness(NamedTuple):
         )
 
 
-def m_sharpness(of: Landscape, rho: float = 0.05, m: Sequence[int] = (1, 16, 128)) -> list[MSharpness]:
+def m_sharpness(landscape: Landscape, rho: float = 0.05, m: Sequence[int] = (1, 16, 128)) -> list[MSharpness]:
     r"""m-sharpness: every chunk of m examples has its own worst step.
 
     .. math:: \frac1n \sum_{\text{chunks } C} |C|\, \bigl( L_C(w + \rho\, g_C/\|g_C\|) - L_C(w) \bigr).
 
     Args:
-        of: The landscape.
+        landscape: The landscape.
         rho: Length of the steps.
         m: Sizes of chunks; each costs a gradient and two losses of all data.
 
@@ -304,23 +316,17 @@ def m_sharpness(of: Landscape, rho: float = 0.05, m: Sequence[int] = (1, 16, 128
     References:
         Foret et al. 2021, section 4.1; section 2.3 of the review.
     """
-    _check(rho)
+    check_number("rho", rho, Range(above=0))
     for size in m:
-        if not 1 <= size <= of.n:
-            raise ValueError(f"m must lie between 1 and the {of.n} examples, got {size!r}.")
-    return [_m_sharpness(of, rho, size) for size in m]
+        check_whole("m", size, most=landscape.n)
+    return [_m_sharpness(landscape, rho, size) for size in m]
 
 
-def _m_sharpness(of: Landscape, rho: float, m: int) -> MSharpness:
+def _m_sharpness(landscape: Landscape, rho: float, m: int) -> MSharpness:
     rises, sizes = [], []
-    for chunk in of.chunks(m):
+    for chunk in landscape.chunks(m):
         loss, g = _finite_gradient(chunk, Vector(), rho)
         rises.append(chunk.value(rho * unit(g)) - loss)
         sizes.append(chunk.n)
     mean = float(np.average(rises, weights=sizes))
-    return MSharpness(m, mean, Estimate.of(rises).error, len(rises))
-
-
-def _check(rho: float) -> None:
-    if not (rho > 0 and math.isfinite(rho)):
-        raise ValueError(f"rho must be > 0 and finite, got {rho!r}; a ball of radius 0 has no sharpness.")
+    return MSharpness(m, mean, estimate(rises).error, len(rises))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,8 +16,11 @@ from samphire.tree import Vector
 
 Array = NDArray[np.float64]
 
+__all__ = ["Line", "Plane", "Trajectory", "line", "plane", "random_direction", "trajectory"]
 
-class Line(NamedTuple):
+
+@dataclass(frozen=True)
+class Line:
     """The loss at steps along a direction.
 
     Attributes:
@@ -36,11 +39,11 @@ class Line(NamedTuple):
         )
 
 
-def line(of: Landscape, direction: Vector, at: Sequence[float] | Array) -> Line:
+def line(landscape: Landscape, direction: Vector, at: Sequence[float] | Array) -> Line:
     """The loss along one direction.
 
     Args:
-        of: The landscape.
+        landscape: The landscape.
         direction: For instance the gradient's, an eigenvector, or another network's weights minus these.
         at: Multiples of the direction.
 
@@ -50,10 +53,11 @@ def line(of: Landscape, direction: Vector, at: Sequence[float] | Array) -> Line:
         array([0., 1., 4.])
     """
     at = np.asarray(at, np.float64)
-    return Line(at, np.array([of.value(float(a) * direction) for a in at]))
+    return Line(at, np.array([landscape.value(float(a) * direction) for a in at]))
 
 
-class Plane(NamedTuple):
+@dataclass(frozen=True)
+class Plane:
     """The loss over a grid of two directions.
 
     Attributes:
@@ -71,17 +75,19 @@ class Plane(NamedTuple):
         return (
             f"Over this plane the loss runs from {np.nanmin(self.loss):.4g} to {np.nanmax(self.loss):.4g}. Two "
             "directions of very many: convex here does not mean convex, and random directions see the average "
-            "curvature, not the largest. Compare pictures of different networks only on filter-normalised directions "
+            "curvature, not the largest. Compare pictures of different networks only on filter-normalized directions "
             "and one scale."
         )
 
 
-def plane(of: Landscape, right: Vector, up: Vector, x: Sequence[float] | Array, y: Sequence[float] | Array) -> Plane:
+def plane(
+    landscape: Landscape, right: Vector, up: Vector, x: Sequence[float] | Array, y: Sequence[float] | Array
+) -> Plane:
     """The loss over the plane of two directions.
 
     Args:
-        of: The landscape.
-        right: The first direction, for instance a :func:`filter_normalised` one.
+        landscape: The landscape.
+        right: The first direction, for instance a :func:`random_direction`.
         up: The second.
         x: Multiples of the first.
         y: Multiples of the second.
@@ -95,11 +101,11 @@ def plane(of: Landscape, right: Vector, up: Vector, x: Sequence[float] | Array, 
                [16., 17.]])
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    loss = [[of.value(float(a) * right + float(b) * up) for a in x] for b in y]
+    loss = [[landscape.value(float(a) * right + float(b) * up) for a in x] for b in y]
     return Plane(x, y, np.array(loss).reshape(len(y), len(x)))
 
 
-def filter_normalised(of: Landscape, seed: int = 0) -> Vector:
+def random_direction(landscape: Landscape, seed: int = 0) -> Vector:
     r"""A random direction with every filter as long as the network's own.
 
     .. math:: d_{ij} \leftarrow \frac{d_{ij}}{\|d_{ij}\|} \|w_{ij}\|
@@ -108,19 +114,19 @@ def filter_normalised(of: Landscape, seed: int = 0) -> Vector:
     layers are rescaled.
 
     Args:
-        of: The landscape.
+        landscape: The landscape.
         seed: Of the direction.
 
     Example:
         >>> here = Landscape.of_function(lambda w: (w["a"] ** 2).sum(), {"a": torch.tensor([[3.0, 4.0], [0.0, 2.0]])})
-        >>> filter_normalised(here).dense()["a"].norm(dim=1).round(decimals=4)
+        >>> random_direction(here).dense()["a"].norm(dim=1).round(decimals=4)
         tensor([5., 2.])
 
     References:
         Li et al., Visualizing the Loss Landscape of Neural Nets, NeurIPS 2018, https://arxiv.org/abs/1712.09913
     """
-    drawn = tree.randn_like(of.w, seed).tensors
-    return Vector({name: _as_long_as(w, drawn[name]) for name, w in of.w.tensors.items()})
+    drawn = tree.randn_like(landscape.w, seed).tensors
+    return Vector({name: _as_long_as(w, drawn[name]) for name, w in landscape.w.tensors.items()})
 
 
 def _as_long_as(w: Tensor, d: Tensor) -> Tensor:
@@ -131,7 +137,8 @@ def _as_long_as(w: Tensor, d: Tensor) -> Tensor:
     return d / length * torch.linalg.vector_norm(w, dim=rest, keepdim=True)
 
 
-class Trajectory(NamedTuple):
+@dataclass(frozen=True)
+class Trajectory:
     """A run in the plane that holds most of it.
 
     Attributes:
@@ -153,11 +160,11 @@ class Trajectory(NamedTuple):
         )
 
 
-def trajectory(of: Landscape, points: Sequence[Mapping[str, Tensor]]) -> Trajectory:
+def trajectory(landscape: Landscape, points: Sequence[Mapping[str, Tensor]]) -> Trajectory:
     r"""Checkpoints of a run, projected on the two principal directions of :math:`w_t - w`.
 
     Args:
-        of: The landscape, usually at the end of the run.
+        landscape: The landscape, usually at the end of the run.
         points: Weights by name (a state dict will do), two at least.
 
     Example:
@@ -171,15 +178,17 @@ def trajectory(of: Landscape, points: Sequence[Mapping[str, Tensor]]) -> Traject
         Li et al. 2018, section 7; Antognini and Sohl-Dickstein, PCA of high dimensional random walks, NeurIPS 2018.
 
     Differences:
-        Not centred, so that the plane goes through the landscape's weights; Li et al. subtract the mean for the
+        Not centered, so that the plane goes through the landscape's weights; Li et al. subtract the mean for the
         directions.
     """
     if len(points) < 2:
         raise ValueError(f"a trajectory needs two points at least, got {len(points)}.")
-    missing = [name for name in of.w if any(name not in point for point in points)]
+    missing = [name for name in landscape.w if any(name not in point for point in points)]
     if missing:
         raise ValueError(f"a point has no weights named {missing[0]!r}; pass state dicts of the same model.")
-    steps = {name: torch.stack([p[name].detach().to(w) - w for p in points]) for name, w in of.w.tensors.items()}
+    steps = {
+        name: torch.stack([p[name].detach().to(w) - w for p in points]) for name, w in landscape.w.tensors.items()
+    }
     gram = sum(_gram(s) for s in steps.values())  # (t, t), where the points are few and the weights many
     squares, u = np.linalg.eigh(gram)
     total = max(squares.sum(), np.finfo(np.float64).tiny)

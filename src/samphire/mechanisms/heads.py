@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from samphire.mechanisms.weights import importance_weights
-from samphire.optim.requests import At, Memory, Rule, bind, drive, gradient_at
-from samphire.tree import Scalar, Vector
+from samphire.tree import Scalar
 
-Weights = Mapping[str, Tensor]
+__all__ = [
+    "LearningRates", "RatioSummary",
+    "column", "head_gradient", "learning_rates", "logits_of", "pair", "phantom_head", "ratio", "share",
+    "summarize_ratio", "unit",
+]  # fmt: skip
 
 
 def head_gradient(phi: Tensor, y: Tensor, v: Tensor) -> Tensor:
@@ -38,42 +40,13 @@ def phantom_head(phi: Tensor, y: Tensor, v: Tensor, rho: Scalar) -> Tensor:
         phi: Features of the batch (..., n, k).
         y: Labels -1 or 1 (..., n).
         v: Head (..., k), no bias.
-        rho: Length of the phantom step, a number or one per run (...).
+        rho: Length of the perturbation, a number or one per run (...).
 
     Example:
         >>> phantom_head(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0]), torch.ones(2), rho=0.5)
         tensor([0.7000, 0.6000])
     """
     return v - column(rho, v) * unit(head_gradient(phi, y, v))
-
-
-def phantom(rule: Rule, loss: Callable[[dict[str, Tensor]], Tensor], w: Weights) -> dict[str, Tensor]:
-    r"""The weights at which any rule reads the last gradient of a step; SAM's :math:`\tilde w` (eq. 3, eq. 15).
-
-    Args:
-        rule: A rule of :mod:`samphire.optim.rules`.
-        loss: The batch loss as a function of ``{name: tensor}``.
-        w: The weights.
-
-    Example:
-        >>> from samphire.optim.rules import sam
-        >>> phantom(sam(rho=0.5), lambda w: (w["a"] ** 2).sum(), {"a": torch.tensor([3.0, 4.0])})
-        {'a': tensor([3.3000, 4.4000])}
-    """
-    return (Vector(w) + displacement(rule, loss, w)).dense()
-
-
-def displacement(rule: Rule, loss: Callable[[dict[str, Tensor]], Tensor], w: Weights) -> Vector:
-    """Where the rule asks for its last gradient, relative to the weights."""
-    asked: list[Vector] = []
-    answer = gradient_at(loss, w)
-
-    def noted(request: At) -> Vector:
-        asked.append(request.eps)
-        return answer(request)
-
-    drive(bind(rule, w), w, Memory(), noted)
-    return asked[-1]
 
 
 # Hard over easy
@@ -112,13 +85,14 @@ def share(v: Tensor) -> Tensor:
     return hard / (easy.abs() + hard.abs())
 
 
-class RatioSummary(NamedTuple):
+@dataclass(frozen=True)
+class RatioSummary:
     """The ratio of hard to easy over many steps.
 
     Attributes:
-        median: Of the ratios; a mean would be ruled by steps whose easy entry is near zero.
+        median: Of the ratios; a mean would depend on the few steps with an easy entry near zero.
         share: Mean of :func:`share`.
-        crossed: Fraction of the steps whose easy entry is not positive: there the ratio means nothing.
+        crossed: Fraction of the steps with an easy entry that is not positive; their ratio means nothing.
     """
 
     median: Tensor
@@ -140,11 +114,12 @@ def summarize_ratio(v: Tensor) -> RatioSummary:
     return RatioSummary(ratio(v).quantile(0.5, -1), share(v).mean(-1), (easy <= 0).to(v.dtype).mean(-1))
 
 
-class LearningRates(NamedTuple):
+@dataclass(frozen=True)
+class LearningRates:
     """Effective learning rates of the features at the phantom head.
 
     Attributes:
-        factor: What the phantom step multiplies each feature's rate by (..., 2).
+        factor: What the perturbation multiplies each feature's rate by (..., 2).
         real: The hard feature's share of the rates at the real head.
         phantom: The same at the phantom head.
     """

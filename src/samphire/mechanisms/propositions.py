@@ -1,40 +1,32 @@
-"""Why a larger phantom ratio helps the hard feature: P1 to P4, each with what was measured beside it."""
+"""Why a larger phantom ratio helps the hard feature: propositions P1 to P4, predicted beside measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from samphire.mechanisms.heads import Weights, column, head_gradient, logits_of, pair, phantom_head, ratio, unit
-from samphire.mechanisms.phantom_step import Compared
+from samphire.checks import Range, check_number
+from samphire.mechanisms.heads import column, head_gradient, logits_of, pair, phantom_head, ratio, unit
+from samphire.mechanisms.shifts import Comparison, margin_shift
 from samphire.mechanisms.weights import importance_weights, margins
 from samphire.tree import Scalar, Vector
 
-
-class Speeds(NamedTuple):
-    """How fast the weighted margins grow; entry 0 is the easy feature, entry 1 the hard one.
-
-    Attributes:
-        speed: Predicted and measured (2,).
-        gram: Inner products of the features' gradients (2, 2).
-    """
-
-    speed: Compared
-    gram: Tensor
-
-    @property
-    def cosine(self) -> Tensor:
-        """How strongly the shared network couples the features."""
-        return self.gram[0, 1] / (self.gram[0, 0] * self.gram[1, 1]).sqrt()
+__all__ = [
+    "MatchedMargin", "RatioRise", "WeightShift", "feature_speeds", "matched_margin", "ratio_rise", "weight_shift",
+]  # fmt: skip
 
 
 def feature_speeds(
-    features: Callable[[dict[str, Tensor]], Tensor], theta: Weights, y: Tensor, v: Tensor, time: float = 1e-4
-) -> Speeds:
+    features: Callable[[dict[str, Tensor]], Tensor],
+    theta: Mapping[str, Tensor],
+    y: Tensor,
+    v: Tensor,
+    time: float = 1e-4,
+) -> Comparison:
     r"""P1: how fast each feature is learned under gradient flow with frozen weights.
 
     With :math:`G_k = E[\lambda y \nabla\Phi_k]` and :math:`\dot\theta = \sum_k v_k G_k`,
@@ -42,7 +34,8 @@ def feature_speeds(
     .. math:: \frac{d}{dt} E[\lambda y \Phi_k] = \sum_l \langle G_k, G_l\rangle v_l,
 
     so raising :math:`v_{hard}` alone speeds the hard feature by :math:`|G_{hard}|^2 \ge 0`. Nothing is assumed of the
-    network. Measured by moving the network along the flow for a short time, forth and back.
+    network. Measured by moving the network along the flow for a short time, forward and back. Entry 0 is the easy
+    feature, entry 1 the hard one.
 
     Args:
         features: ``{name: tensor}`` to the features (n, 2) of the batch.
@@ -54,7 +47,7 @@ def feature_speeds(
     Example:
         >>> x, y = torch.eye(2).double(), torch.ones(2).double()
         >>> theta = {"a": torch.zeros(2).double()}
-        >>> feature_speeds(lambda w: torch.stack([x @ w["a"], 2 * x @ w["a"]], 1), theta, y, v=y).speed.predicted
+        >>> feature_speeds(lambda w: torch.stack([x @ w["a"], 2 * x @ w["a"]], 1), theta, y, v=y).predicted
         tensor([0.3750, 0.7500], dtype=torch.float64)
     """
     here = {name: t.detach() for name, t in theta.items()}
@@ -65,45 +58,28 @@ def feature_speeds(
 
     g = torch.func.jacrev(fit)(here)
     rows = torch.cat([t.flatten(1) for t in g.values()], 1)
-    gram = rows @ rows.T
     flow = Vector({name: torch.tensordot(v, t, 1) for name, t in g.items()})
-    forth, back = (fit((Vector(here) + t * flow).dense()) for t in (time, -time))
-    return Speeds(Compared(gram @ v, (forth - back) / (2 * time)), gram)
+    forward, back = (fit((Vector(here) + t * flow).dense()) for t in (time, -time))
+    return Comparison(rows @ rows.T @ v, (forward - back) / (2 * time))
 
 
-def speed_ratio(gram: Tensor, r: Tensor) -> Tensor:
-    r"""P1: the hard feature's speed over the easy one's, as a function of :math:`r = v_{hard} / v_{easy}`.
-
-    :math:`R(r) = (r |G_b|^2 + c) / (|G_a|^2 + r c)` with :math:`c = \langle G_a, G_b\rangle`; while its denominator
-    is positive it never falls, by Cauchy and Schwarz.
-
-    Args:
-        gram: Inner products of the features' gradients, from :func:`feature_speeds`.
-        r: Ratios.
-
-    Example:
-        >>> speed_ratio(torch.tensor([[4.0, 1.0], [1.0, 1.0]]), torch.tensor([1.0, 2.0]))
-        tensor([0.4000, 0.5000])
-    """
-    return (r * gram[1, 1] + gram[0, 1]) / (gram[0, 0] + r * gram[0, 1])
-
-
-class RatioRise(NamedTuple):
+@dataclass(frozen=True)
+class RatioRise:
     """Whether the phantom ratio exceeds the real one.
 
     Attributes:
         raised: Predicted by the condition, and measured.
         slope: Of the phantom ratio by rho at 0, predicted and measured.
-        valid: Where both easy entries are positive, so that the proposition speaks.
+        valid: Where both easy entries are positive, as the proposition assumes.
     """
 
-    raised: Compared
-    slope: Compared
+    raised: Comparison
+    slope: Comparison
     valid: Tensor
 
 
 def ratio_rise(phi: Tensor, y: Tensor, v: Tensor, rho: Scalar) -> RatioRise:
-    r"""P2: the phantom step raises the ratio of hard to easy exactly when :math:`v_{hard} A > v_{easy} H`.
+    r"""P2: the phantom ratio of hard to easy exceeds the real one exactly when :math:`v_{hard} A > v_{easy} H`.
 
     The condition does not depend on rho. The slope at :math:`\rho = 0` is
     :math:`(v_{hard} A - v_{easy} H) / (v_{easy}^2 |(A, H)|)`. Training the head lowers the real ratio under the very
@@ -114,27 +90,28 @@ def ratio_rise(phi: Tensor, y: Tensor, v: Tensor, rho: Scalar) -> RatioRise:
         phi: Features (..., n, 2).
         y: Labels -1 or 1 (..., n).
         v: Head (..., 2).
-        rho: Length of the phantom step, a number or one per run; > 0.
+        rho: Length of the perturbation, a number or one per run; > 0.
 
     Example:
         >>> phi, y = torch.tensor([[2.0, 0.5], [1.0, -0.5]]).double(), torch.ones(2).double()
         >>> ratio_rise(phi, y, y, rho=0.5).raised
-        Compared(predicted=tensor(True), measured=tensor(True))
+        Comparison(predicted=tensor(True), measured=tensor(True))
     """
     d = head_gradient(phi, y, v)
     lean = _lean(d, v)
     easy, _ = pair(v)
-    there = v - column(rho, v) * unit(d)
+    phantom = v - column(rho, v) * unit(d)
     small = torch.finfo(v.dtype).eps ** (1 / 3) * easy.abs().unsqueeze(-1) * unit(d)
     slope = (ratio(v - small) - ratio(v + small)) / (2 * torch.linalg.vector_norm(small, dim=-1))
     return RatioRise(
-        raised=Compared(lean > 0, ratio(there) > ratio(v)),
-        slope=Compared(lean / (easy**2 * torch.linalg.vector_norm(d, dim=-1)), slope),
-        valid=(easy > 0) & (there[..., 0] > 0),
+        raised=Comparison(lean > 0, ratio(phantom) > ratio(v)),
+        slope=Comparison(lean / (easy**2 * torch.linalg.vector_norm(d, dim=-1)), slope),
+        valid=(easy > 0) & (phantom[..., 0] > 0),
     )
 
 
-class WeightShift(NamedTuple):
+@dataclass(frozen=True)
+class WeightShift:
     """What the phantom head does to the weights.
 
     Attributes:
@@ -143,12 +120,12 @@ class WeightShift(NamedTuple):
             measured.
     """
 
-    logit: Compared
-    matched: Compared
+    logit: Comparison
+    matched: Comparison
 
 
 def weight_shift(phi: Tensor, y: Tensor, v: Tensor, rho: Scalar) -> WeightShift:
-    r"""P3: which examples LSAM hears more.
+    r"""P3: which examples count more under LSAM.
 
     .. math:: \mathrm{logit}\,\tilde\lambda_i - \mathrm{logit}\,\lambda_i
               = \rho\, (A\, y_i\Phi_{easy,i} + H\, y_i\Phi_{hard,i}) / |(A, H)|, \quad\text{exactly.}
@@ -162,7 +139,7 @@ def weight_shift(phi: Tensor, y: Tensor, v: Tensor, rho: Scalar) -> WeightShift:
         phi: Features (..., n, 2), n >= 2.
         y: Labels -1 or 1 (..., n).
         v: Head (..., 2).
-        rho: Length of the phantom step, a number or one per run.
+        rho: Length of the perturbation, a number or one per run.
 
     Example:
         >>> phi, y = torch.tensor([[2.0, 0.5], [1.0, -0.5]]).double(), torch.ones(2).double()
@@ -173,19 +150,19 @@ def weight_shift(phi: Tensor, y: Tensor, v: Tensor, rho: Scalar) -> WeightShift:
         The paper says that what the hard feature fits poorly is up-weighted, without "at equal real weight"; that
         needs :math:`H \le 0`.
     """
-    d = head_gradient(phi, y, v)
-    m = y.unsqueeze(-1) * phi
-    predicted = torch.einsum("...nk,...k->...n", m, column(rho, v) * unit(d))
-    measured = margins(logits_of(phi, v), y) - margins(logits_of(phi, phantom_head(phi, y, v, rho)), y)
-    total = margins(logits_of(phi, v), y)
-    design = torch.stack([m[..., 0], total], -1)
+    d, z = head_gradient(phi, y, v), logits_of(phi, v)
+    total = margins(z, y)
+    predicted = margin_shift(phi, y, importance_weights(z, y), rho)
+    measured = total - margins(logits_of(phi, phantom_head(phi, y, v, rho)), y)
+    design = torch.stack([y * phi[..., 0], total], -1)
     coefficients = (torch.linalg.pinv(design) @ measured.unsqueeze(-1)).squeeze(-1)
     _, hard = pair(v)
     gain = column(rho, v).squeeze(-1) * _lean(d, v) / (hard * torch.linalg.vector_norm(d, dim=-1))
-    return WeightShift(Compared(predicted, measured), Compared(gain, coefficients[..., 0]))
+    return WeightShift(Comparison(predicted, measured), Comparison(gain, coefficients[..., 0]))
 
 
-class MatchedMargin(NamedTuple):
+@dataclass(frozen=True)
+class MatchedMargin:
     """The hard feature at the time the total margin is reached.
 
     Attributes:
@@ -194,9 +171,9 @@ class MatchedMargin(NamedTuple):
         best: The ratio with the largest hard margin: predicted, and the best of the ratios given.
     """
 
-    hard: Compared
-    share: Compared
-    best: Compared
+    hard: Comparison
+    share: Comparison
+    best: Comparison
 
 
 def matched_margin(r: Tensor, easy: float, hard: float, total: float) -> MatchedMargin:
@@ -221,8 +198,7 @@ def matched_margin(r: Tensor, easy: float, hard: float, total: float) -> Matched
         >>> matched_margin(torch.tensor([2.0, 4.0, 8.0]), easy=2.0, hard=0.5, total=3.0).hard.predicted
         tensor([0.3000, 0.3750, 0.3000])
     """
-    if not total > 0:
-        raise ValueError(f"matched_margin: total must be > 0, got {total!r}.")
+    check_number("matched_margin: total", total, Range(above=0))
     s = torch.tensor([easy, hard], dtype=r.dtype, device=r.device)
     head = torch.stack([torch.ones_like(r), r], -1)
     norm = easy**2 + r**2 * hard**2
@@ -237,9 +213,9 @@ def matched_margin(r: Tensor, easy: float, hard: float, total: float) -> Matched
         theta = theta + (total / 100) * descent / rise
     reached = theta[:, 1] * hard
     return MatchedMargin(
-        hard=Compared(total * r * hard**2 / norm, reached),
-        share=Compared(r**2 * hard**2 / norm, r * reached / (head * theta * s).sum(-1)),
-        best=Compared(s[0] / s[1], r[reached.argmax()]),
+        hard=Comparison(total * r * hard**2 / norm, reached),
+        share=Comparison(r**2 * hard**2 / norm, r * reached / (head * theta * s).sum(-1)),
+        best=Comparison(s[0] / s[1], r[reached.argmax()]),
     )
 
 

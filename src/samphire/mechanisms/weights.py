@@ -1,4 +1,4 @@
-"""Importance weights: how much each example is heard in the gradient, and how evenly they are spread."""
+"""Importance weights: how much each example counts in the gradient, and how evenly they are spread."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from samphire.checks import check_indices, check_one_of
+
+__all__ = ["effective_sample_size", "gini", "importance_weights", "lorenz", "margins"]
 
 
 def margins(z: Tensor, y: Tensor) -> Tensor:
@@ -28,7 +32,7 @@ def margins(z: Tensor, y: Tensor) -> Tensor:
     if z.shape == y.shape:
         if not ((y == 1) | (y == -1)).all():
             wrong = y[(y != 1) & (y != -1)][0].item()
-            raise ValueError(f"binary labels must be -1 or 1, got {wrong!r}; 0 and 1 become so by 2 * y - 1.")
+            raise ValueError(f"binary labels must be -1 or 1, got {wrong!r}; for labels 0 and 1 pass 2 * y - 1.")
         return y * z
     if z.shape[:-1] != y.shape or y.dtype.is_floating_point:
         raise ValueError(
@@ -36,15 +40,16 @@ def margins(z: Tensor, y: Tensor) -> Tensor:
             f"labels (...), got {tuple(z.shape)} and {y.dtype} {tuple(y.shape)}."
         )
     classes = z.shape[-1]
-    if classes < 2 or not ((y >= 0) & (y < classes)).all():
-        raise ValueError(f"class labels must be in 0 to {classes - 1} with two classes or more, got {_span(y)}.")
+    if classes < 2:
+        raise ValueError(f"class logits must be of two classes or more, got {classes}; drop that dimension.")
+    check_indices("class labels", y.reshape(-1), classes)
     index = y.long().unsqueeze(-1)
     others = z.scatter(-1, index, -torch.inf).logsumexp(-1)
     return z.gather(-1, index).squeeze(-1) - others
 
 
 def importance_weights(z: Tensor, y: Tensor) -> Tensor:
-    r"""How much each example is heard in the gradient: eq. 6's :math:`\lambda`, for any classifier.
+    r"""How much each example counts in the gradient: :math:`\lambda` of eq. 6, for any classifier.
 
     Binary :math:`\lambda = \sigma(-y f)`; multi-class :math:`\lambda = 1 - p_y = -\partial\ell/\partial z_y`,
     computed as :math:`\sigma(-m)` so that a tiny weight is not rounded to zero. Evaluate the logits at the real or
@@ -62,44 +67,9 @@ def importance_weights(z: Tensor, y: Tensor) -> Tensor:
 
     Differences:
         Eq. 6 lacks the sign: the gradient is :math:`-y \lambda g`. With soft labels :math:`1 - p_y` is not the
-        weight; use :func:`soft_importance_weights`.
+        weight.
     """
     return torch.sigmoid(-margins(z, y))
-
-
-def log_importance_weights(z: Tensor, y: Tensor) -> Tensor:
-    r"""The logarithm of :func:`importance_weights`, finite where the weight itself underflows.
-
-    Multi-class it equals :math:`\log\sum_{k \ne y} e^{z_k} - \log\sum_k e^{z_k}`.
-
-    Args:
-        z: Logits, see :func:`margins`.
-        y: Labels, see :func:`margins`.
-
-    Example:
-        >>> log_importance_weights(torch.tensor([200.0]), torch.tensor([1]))
-        tensor([-200.])
-    """
-    return F.logsigmoid(-margins(z, y))
-
-
-def soft_importance_weights(z: Tensor, t: Tensor) -> Tensor:
-    r"""Importance weights under soft targets (label smoothing, mixup): :math:`\lambda = \frac12 |p - t|_1`.
-
-    Args:
-        z: Class logits (..., classes).
-        t: Target probabilities of the same shape; with one-hot targets the result is :math:`1 - p_y`.
-
-    Example:
-        >>> soft_importance_weights(torch.zeros(1, 2), torch.tensor([[0.9, 0.1]]))
-        tensor([0.4000])
-    """
-    if z.shape != t.shape:
-        raise ValueError(
-            f"soft targets must have the shape of the logits {tuple(z.shape)}, got {tuple(t.shape)}; "
-            "for class indices use importance_weights."
-        )
-    return 0.5 * (z.softmax(-1) - t).abs().sum(-1)
 
 
 # How evenly they are spread
@@ -122,8 +92,7 @@ def lorenz(lam: Tensor, order: Literal["ascending", "top"] = "ascending") -> Ten
         >>> lorenz(torch.tensor([4.0, 1.0, 3.0, 2.0]), order="top")
         tensor([0.0000, 0.4000, 0.7000, 0.9000, 1.0000])
     """
-    if order not in ("ascending", "top"):
-        raise ValueError(f"order must be 'ascending' or 'top', got {order!r}.")
+    check_one_of("order", order, ("ascending", "top"))
     ordered = _checked(lam).sort(-1, descending=order == "top").values
     held = ordered.cumsum(-1)
     return F.pad(held, (1, 0)) / held[..., -1:]
@@ -152,22 +121,6 @@ def gini(lam: Tensor) -> Tensor:
     return ((2 * rank - (n + 1)) * ordered).sum(-1) / (n * ordered.sum(-1))
 
 
-def gini_small_sample(lam: Tensor) -> Tensor:
-    r"""Gini coefficient times :math:`n / (n-1)`, so that 1 means one example has everything, whatever n.
-
-    Args:
-        lam: Weights >= 0 (..., n), two or more.
-
-    Example:
-        >>> gini_small_sample(torch.tensor([0.0, 0.0, 0.0, 1.0]))
-        tensor(1.)
-    """
-    n = lam.shape[-1] if lam.ndim else 0
-    if n < 2:
-        raise ValueError(f"the small-sample Gini coefficient needs two weights or more, got {n}.")
-    return gini(lam) * (n / (n - 1))
-
-
 def effective_sample_size(lam: Tensor) -> Tensor:
     r"""How many equally weighted examples weigh as much: :math:`(\sum\lambda)^2 / \sum\lambda^2`, from 1 to n.
 
@@ -191,7 +144,3 @@ def _checked(lam: Tensor) -> Tensor:
     if (lam < 0).any():
         raise ValueError(f"importance weights must be >= 0, got {lam.min().item():.6g}.")
     return lam
-
-
-def _span(y: Tensor) -> str:
-    return f"{y.min().item()} to {y.max().item()}" if y.numel() else "none"

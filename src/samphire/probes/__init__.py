@@ -1,40 +1,15 @@
 """Which features has a network learned? Frozen features, linear probes, last-layer retraining, errors by group."""
 
-from samphire.probes.frozen import activations, features
-from samphire.probes.groups import Errors, GroupError, errors, wilson
-from samphire.probes.logistic import Linear, Scaler, softmax_regression, sparse_regression
-from samphire.probes.protocol import (
-    Probe,
-    bootstrap,
-    by_difficulty,
-    domain_probe,
-    learning_curve,
-    probe,
-    probes,
-    rows,
-)
-from samphire.probes.retraining import Retrained, dfr, retrain_last_layer
+from samphire.probes.frozen import features
+from samphire.probes.groups import Errors, GroupError, errors
+from samphire.probes.logistic import Linear
+from samphire.probes.protocol import domain_probe, fitted_probe, learning_curve, probe, probes
+from samphire.probes.results import Probe
+from samphire.probes.retraining import RetrainedHead, dfr, retrain_last_layer
 
 __all__ = [
     "features",
-    "activations",
-    "probe",
-    "probes",
-    "Probe",
-    "by_difficulty",
-    "rows",
-    "learning_curve",
-    "domain_probe",
-    "bootstrap",
-    "dfr",
-    "retrain_last_layer",
-    "Retrained",
-    "errors",
-    "Errors",
-    "GroupError",
-    "wilson",
-    "softmax_regression",
-    "sparse_regression",
-    "Linear",
-    "Scaler",
-]
+    "Probe", "probe", "probes", "learning_curve", "domain_probe", "fitted_probe",
+    "RetrainedHead", "dfr", "retrain_last_layer",
+    "Errors", "GroupError", "errors", "Linear",
+]  # fmt: skip

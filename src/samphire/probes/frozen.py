@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -12,11 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from samphire.checks import check_one_of, check_whole
 from samphire.models.layers import Normalize
 from samphire.optim.scopes import last_linear
+from samphire.progress import Progress, silent
 from samphire.restore import untouched
 
 Pool = Literal["flatten", "mean"]
+
+__all__ = ["Pool", "features"]
 
 
 def features(
@@ -27,7 +30,7 @@ def features(
     pool: Pool = "flatten",
     prepare: Callable[[Tensor], Tensor] | None = None,
     batch_size: int = 256,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> NDArray[np.float32]:
     """The frozen features of images, shape (n, d).
 
@@ -37,7 +40,7 @@ def features(
 
     Args:
         model: Any network.
-        images: An array or tensor whose first dimension counts examples, or an iterable of batches (tensors).
+        images: An array or tensor with one entry for each example, or an iterable of batches (tensors).
         layer: ``None`` for what the last Linear is given; else a module's name, for what it returns. The name ``""``
             is the model itself: its logits.
         pool: What becomes of more than two dimensions: ``"flatten"`` keeps every entry, ``"mean"`` averages all
@@ -45,7 +48,7 @@ def features(
         prepare: From a batch of images to the network's input; by default the model's ``normalize`` if it has one,
             else bytes become floats from 0 to 1 and floats stay as they are.
         batch_size: Examples per pass, where ``images`` is not in batches already.
-        progress: Called with the examples done and their number; only for arrays, whose number is known.
+        progress: Counts examples; only of arrays, since an iterable does not say how many there are.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -53,61 +56,25 @@ def features(
         >>> features(model, images).shape, features(model, images, "1").shape, features(model, images, "").shape
         ((5, 3), (5, 3), (5, 2))
     """
-    options: dict[str, Any] = {"pool": pool, "prepare": prepare, "batch_size": batch_size, "progress": progress}
-    return activations(model, images, (layer,), **options)[0]
-
-
-def activations(
-    model: nn.Module,
-    images: Any,
-    layers: Sequence[str | None],
-    *,
-    pool: Pool = "flatten",
-    prepare: Callable[[Tensor], Tensor] | None = None,
-    batch_size: int = 256,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[NDArray[np.float32]]:
-    """The features of several layers in one pass over the images; see :func:`features`.
-
-    Args:
-        model: As there.
-        images: As there.
-        layers: Their names, or ``None`` for what the last Linear is given.
-        pool: As there.
-        prepare: As there.
-        batch_size: As there.
-        progress: As there.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-        >>> hidden, logits = activations(model, torch.ones(5, 4), [None, ""])
-        >>> hidden.shape, logits.shape
-        ((5, 3), (5, 2))
-    """
-    if pool not in ("flatten", "mean"):
-        raise ValueError(f"pool must be 'flatten' or 'mean', got {pool!r}.")
-    if not batch_size >= 1:
-        raise ValueError(f"batch_size must be >= 1, got {batch_size!r}.")
+    check_one_of("pool", pool, ("flatten", "mean"))
+    check_whole("batch_size", batch_size)
     as_input: Callable[[Tensor], Tensor] = getattr(model, "normalize", _floats) if prepare is None else prepare
     parameter = next(model.parameters(), torch.empty(0))
-    total = len(images) if hasattr(images, "__getitem__") else None
-    parts: list[list[NDArray[np.float32]]] = [[] for _ in layers]
+    total = len(images) if hasattr(images, "__getitem__") else 0
+    parts: list[NDArray[np.float32]] = []
     done = 0
-    with ExitStack() as stack:
-        stack.enter_context(untouched(model))
-        caught = [stack.enter_context(_listening(model, layer)) for layer in layers]
+    with untouched(model), _listening(model, layer) as calls:
         for batch in _batches(images, batch_size):
             x = as_input(batch.to(parameter.device))
             model(x.to(parameter.dtype) if x.is_floating_point() else x)
-            for layer, calls, part in zip(layers, caught, parts, strict=True):
-                part.append(_matrix(_only(calls, layer), pool).float().cpu().numpy())
-                calls.clear()
+            parts.append(_matrix(_only(calls, layer), pool).float().cpu().numpy())
+            calls.clear()
             done += len(batch)
-            if progress is not None and total is not None:
-                progress(done, total)
+            if total:
+                progress("features", done, total)
     if not done:
         raise ValueError("there are no images to compute features of; give at least one.")
-    return [np.concatenate(part) for part in parts]
+    return np.concatenate(parts)
 
 
 @contextmanager
@@ -118,10 +85,7 @@ def _listening(model: nn.Module, layer: str | None) -> Iterator[list[Tensor]]:
         hook = model.get_submodule(last_linear(model)).register_forward_pre_hook(lambda _, x: calls.append(x[0]))
     else:
         named = dict(model.named_modules())
-        if layer not in named:
-            close = difflib.get_close_matches(layer, named, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(filter(None, named))}."
-            raise ValueError(f"the model has no layer named {layer!r}; {hint}")
+        check_one_of("layer of the model", layer, named)
         hook = named[layer].register_forward_hook(lambda _, __, out: calls.append(out))
     try:
         yield calls

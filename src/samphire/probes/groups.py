@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
+from samphire.checks import check_one_of
 from samphire.data.split import Split
 
 Codes = NDArray[np.int64]
 
-
-def wilson(error: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    r"""Wilson's interval for a share, which stays inside 0 to 1 and is right for small n and errors near 0.
-
-    .. math:: \frac{1}{1 + q/n}\Big(p + \frac{q}{2n} \pm \sqrt{\frac{q\,p(1-p)}{n} + \frac{q^2}{4n^2}}\Big),
-              \qquad q = z^2.
-
-    Args:
-        error: The share p that was observed.
-        n: Among how many.
-        level: Of confidence.
-
-    Example:
-        >>> [round(v, 4) for v in wilson(0.0, 10)]
-        [0.0, 0.2775]
-
-    References:
-        Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 1927.
-    """
-    if not (0 <= error <= 1 and n >= 1 and 0 < level < 1):
-        raise ValueError(
-            f"wilson needs a share in 0 to 1, n >= 1 and a level between 0 and 1, got {error!r}, {n!r}, {level!r}."
-        )
-    q = float(ndtri(0.5 + level / 2)) ** 2
-    middle = error + q / (2 * n)
-    half = np.sqrt(q * error * (1 - error) / n + (q / (2 * n)) ** 2)
-    low, high = (middle - half) / (1 + q / n), (middle + half) / (1 + q / n)
-    return max(0.0, float(low)), min(1.0, float(high))
+__all__ = ["Codes", "Errors", "GroupError", "errors", "joint_groups", "values_of", "worst_of"]
 
 
 @dataclass(frozen=True)
@@ -65,8 +39,15 @@ class GroupError:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, at 95 %."""
-        return wilson(self.error, self.n)
+        """Wilson's 95 % interval, which stays inside 0 to 1 and is right for small groups and errors near 0.
+
+        References:
+            Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 1927.
+        """
+        from scipy.stats import binomtest
+
+        ends = binomtest(round(self.error * self.n), self.n).proportion_ci(method="wilson")
+        return float(ends.low), float(ends.high)
 
 
 @dataclass(frozen=True)
@@ -92,8 +73,8 @@ class Errors:
 
     @property
     def worst(self) -> GroupError:
-        """The group with the highest error; of several the one with most test examples."""
-        return max(self.groups, key=lambda g: (g.error, g.n))
+        """The group with the highest error; ties go to the largest group."""
+        return worst_of(self.groups)
 
     def row(self) -> dict[str, Any]:
         """The averages as cells of a table, each by its full name."""
@@ -145,20 +126,25 @@ def errors(predictions: Any, split: Split, train_split: Split, feature: str | No
     train_n = np.bincount(train, minlength=len(names))
     for name in (name for name, a, b in zip(names, n, train_n, strict=True) if b and not a):
         raise ValueError(f"group {name} is trained on but has no test example; its error cannot be averaged.")
-    found = np.flatnonzero(n)
-    error = np.bincount(test, wrong, len(names))[found] / n[found]
+    present = np.flatnonzero(n)
+    error = np.bincount(test, wrong, len(names))[present] / n[present]
+    groups = zip(present, error, strict=True)
     return Errors(
-        tuple(GroupError(names[g], int(n[g]), float(e), int(train_n[g])) for g, e in zip(found, error, strict=True)),
-        train_weighted=float(train_n[found] @ error / train_n.sum()),
+        tuple(GroupError(names[g], int(n[g]), float(e), int(train_n[g])) for g, e in groups),
+        train_weighted=float(train_n[present] @ error / train_n.sum()),
         plain=float(wrong.mean()),
         equal_group=float(error.mean()),
     )
 
 
+def worst_of(groups: Iterable[GroupError]) -> GroupError:
+    """The group with the highest error; ties go to the largest group."""
+    return max(groups, key=lambda group: (group.error, group.n))
+
+
 def values_of(split: Split, feature: str) -> Codes:
     """A feature of a split by its name."""
-    if feature not in split.features:
-        raise ValueError(f"there is no feature {feature!r}; there are {', '.join(split.features) or 'none'}.")
+    check_one_of("feature", feature, split.features)
     return split.features[feature]
 
 

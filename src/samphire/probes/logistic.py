@@ -6,8 +6,9 @@ r"""Logistic regression to the optimum: softmax with L2 along a path of penaltie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +16,18 @@ from scipy.linalg import helmert
 from scipy.optimize import minimize
 from scipy.special import expit, softmax
 
+from samphire.checks import Range, check_number
+
 Array = NDArray[np.float64]
 Classes = NDArray[np.int64]
+
+__all__ = ["Array", "Linear", "Scaler", "softmax_regression", "sparse_regression"]
+
 SINGLE = 1e-8  # the share by which products in single precision still lower an objective
 
 
-class Linear(NamedTuple):
+@dataclass(frozen=True)
+class Linear:
     """A linear classifier: one row of ``weight`` (classes, d) and one entry of ``bias`` for each class.
 
     Example:
@@ -36,7 +43,8 @@ class Linear(NamedTuple):
         return np.argmax(x @ self.weight.T + self.bias, 1)
 
 
-class Scaler(NamedTuple):
+@dataclass(frozen=True)
+class Scaler:
     """Mean and standard deviation of each feature; the deviation of a constant feature counts as 1.
 
     Example:
@@ -56,11 +64,11 @@ class Scaler(NamedTuple):
         return cls(mean, np.where(std > rounding, std, 1.0))
 
     def __call__(self, x: Array) -> Array:
-        """Standardised features."""
+        """Standardized features."""
         return (x - self.mean) / self.std
 
     def undo(self, linear: Linear) -> Linear:
-        """The classifier of features as they are that agrees with ``linear`` on standardised ones."""
+        """The classifier of features as they are that agrees with ``linear`` on standardized ones."""
         weight = linear.weight / self.std
         return Linear(weight, linear.bias - weight @ self.mean)
 
@@ -74,14 +82,14 @@ def softmax_regression(
               + \frac\lambda2 \|W\|_F^2, \qquad z_i = W x_i + b.
 
     A rotation of the features changes neither the loss nor the penalty, so the problem is solved along the principal
-    axes of ``x``, of which there are at most n. There the Hessian is nearly :math:`c\,s_j/n + \lambda` on axis j
+    axes of ``x`` (at most n of them). There the Hessian is nearly :math:`c\,s_j/n + \lambda` on axis j
     (:math:`s_j` the axis' sum of squares, c the mean curvature of the loss): dividing the axes by its root leaves
     L-BFGS a problem of small condition number, from one penalty's optimum to the next smaller one's. The weights of
-    all classes sum to zero, so there is one set fewer to find. Most of the way is gone with products in single
-    precision; the last part, and the result, are float64.
+    all classes sum to zero, so there is one set fewer to find. Most iterations take products in single precision;
+    the last ones, and the result, are float64.
 
     Args:
-        x: Features, at best centred.
+        x: Features, best centered.
         y: Classes.
         classes: How many there are; each must occur, or its bias would have no optimum.
         l2: Penalties :math:`\lambda > 0`. The bias is free.
@@ -105,8 +113,8 @@ def softmax_regression(
     missing = np.setdiff1d(np.arange(classes), y)
     if len(missing):
         raise ValueError(f"every class must occur among the examples, but class {missing[0]} of {classes} does not.")
-    if not all(penalty > 0 for penalty in l2):
-        raise ValueError(f"penalties must be > 0, got {tuple(l2)!r}.")
+    for penalty in l2:
+        check_number("l2", penalty, Range(above=0))
     z, s, back = _principal_axes(x)
     z, s = np.column_stack([z, np.ones(n)]), np.append(s, n)  # the bias is one more axis, without a penalty
     contrasts = helmert(classes)
@@ -164,7 +172,7 @@ def sparse_regression(x: Array, y: Classes, c: float, start: Array | None = None
     Solved over :math:`w = u - v` with :math:`u, v \ge 0`, where the problem is smooth and zeros are exact.
 
     Args:
-        x: Features; add a column of ones for a bias, which then is penalised like the rest (as in liblinear).
+        x: Features; add a column of ones for a bias, which is then penalized like the rest (as in liblinear).
         y: 0 or 1.
         c: Weight of the loss.
         start: Weights to start from.
@@ -176,8 +184,7 @@ def sparse_regression(x: Array, y: Classes, c: float, start: Array | None = None
         >>> bool(np.isclose(w[0], np.log(3))), sparse_regression(x, y, c=0.9)
         (True, array([0.]))
     """
-    if not c > 0:
-        raise ValueError(f"C must be > 0, got {c!r}.")
+    check_number("c", c, Range(above=0))
     signed = x * (2.0 * y - 1)[:, None]
 
     def objective(uv: Array) -> tuple[float, Array]:
@@ -192,14 +199,14 @@ def sparse_regression(x: Array, y: Classes, c: float, start: Array | None = None
 
 
 def _lbfgs(objective: Any, start: Array, tolerance: float, bounds: tuple[float, None] | None = None) -> Array:
-    """The minimiser; the objective is scaled to 1 at the start, since L-BFGS-B's tolerance is absolute below 1."""
+    """The minimizer; the objective is scaled to 1 at the start, since L-BFGS-B's tolerance is absolute below 1."""
     scale = 1 / objective(start.ravel())[0]
 
     def scaled(u: Array) -> tuple[float, Array]:
         value, gradient = objective(u)
         return scale * value, scale * gradient
 
-    found = minimize(
+    solution = minimize(
         scaled,
         start.ravel(),
         jac=True,
@@ -207,5 +214,5 @@ def _lbfgs(objective: Any, start: Array, tolerance: float, bounds: tuple[float, 
         bounds=None if bounds is None else [bounds] * start.size,
         options={"ftol": tolerance, "gtol": 0.0, "maxcor": 10, "maxiter": 100_000, "maxfun": 1_000_000},
     )
-    minimiser: Array = found.x
-    return minimiser
+    minimizer: Array = solution.x
+    return minimizer

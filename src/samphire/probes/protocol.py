@@ -10,75 +10,24 @@ pretrained one that was not trained on, they give the control probes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from samphire import records
+from samphire.checks import check_whole
 from samphire.data.split import Split
-from samphire.probes.groups import Codes, GroupError, joint_groups, values_of
+from samphire.probes.groups import Codes, joint_groups, values_of
 from samphire.probes.logistic import Array, Linear, Scaler, softmax_regression
+from samphire.probes.resampling import balanced, balanced_halves, halves
+from samphire.probes.results import Probe, probe_of
+from samphire.progress import Progress, silent, stretch
 
 L2 = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
-Progress = Callable[[int, int], None]
 
-
-@dataclass(frozen=True)
-class Probe:
-    """The probe error of one feature.
-
-    Args:
-        feature: Its name.
-        errors: The error of each resample's probe: the equal-weight mean over groups of their test errors.
-        l2: The penalty each resample chose.
-        per_group: Examples of each group it was trained on.
-        groups: Test error of each group, averaged over resamples.
-        interval: 95 % of bootstrap means, over resamples and over test examples within groups, lie in it.
-        average: Which average the errors are; ``"plain"`` for a domain's.
-
-    Example:
-        >>> probe = Probe("place", (0.1, 0.2), (1.0, 1.0), 50, (GroupError("place=0", 20, 0.15),), (0.05, 0.3))
-        >>> round(probe.mean, 3), round(probe.std, 3)
-        (0.15, 0.071)
-    """
-
-    feature: str
-    errors: tuple[float, ...]
-    l2: tuple[float, ...]
-    per_group: int
-    groups: tuple[GroupError, ...]
-    interval: tuple[float, float]
-    average: str = "equal-group"
-
-    @property
-    def mean(self) -> float:
-        """Of the errors of the resamples."""
-        return float(np.mean(self.errors))
-
-    @property
-    def std(self) -> float:
-        """Of the errors of the resamples (n - 1 below); nan for a single one."""
-        return float(np.std(self.errors, ddof=1)) if len(self.errors) > 1 else float("nan")
-
-    def row(self) -> dict[str, Any]:
-        """The probe as cells of a table."""
-        worst = max(self.groups, key=lambda g: (g.error, g.n))
-        return {
-            "feature": self.feature,
-            f"{self.average} probe error": self.mean,
-            "std over resamples": self.std if len(self.errors) > 1 else None,
-            "low": self.interval[0],
-            "high": self.interval[1],
-            "worst-group probe error": worst.error,
-            "worst group": worst.name,
-            "worst group's n": worst.n,
-            "n per group": self.per_group,
-            "median l2": float(np.median(self.l2)),
-            "resamples": len(self.errors),
-        }
+__all__ = ["L2", "checked", "domain_probe", "fitted_probe", "learning_curve", "probe", "probes"]
 
 
 def probe(
@@ -93,14 +42,14 @@ def probe(
     per_group: int | None = None,
     shuffle_labels: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Probe:
     r"""Equation 1: the probe error of one feature.
 
-    Each resample draws as many examples of every group, half of them to train on and half to choose
-    :math:`\lambda` by. The probe is multinomial logistic regression with an L2 penalty, solved to the optimum for
-    every :math:`\lambda`, on features standardised by the training half. The :math:`\lambda` with the lowest error
-    on the other half is taken (of equals the largest), a probe is trained with it on both halves, and tested on all
+    Each resample draws the same number of examples of every group, half of them to train on and half to choose
+    :math:`\lambda`. The probe is multinomial logistic regression with an L2 penalty, solved to the optimum for
+    every :math:`\lambda`, on features standardized by the training half. The :math:`\lambda` with the lowest error
+    on the other half is taken (ties go to the largest), a probe is trained with it on both halves, and tested on all
     test examples: its error is the equal-weight mean of the groups' errors, which has the expectation of a balanced
     test set and less variance. Where all groups are of one size every resample has all examples, and resamples differ
     in the halves alone.
@@ -119,7 +68,7 @@ def probe(
             guessing, whatever the features.
         seed: Of the draws, which depend on the groups alone: probes of other features, networks and layers
             see the same examples.
-        progress: Called with the resamples done and their number.
+        progress: Counts resamples.
 
     Example:
         >>> draw = np.random.default_rng(0)
@@ -137,8 +86,7 @@ def probe(
     x, x_test = checked(train_features, train_split, "train"), checked(test_features, test_split, "test")
     (group, test_group), names = joint_groups(train_split, test_split)
     y, y_test = values_of(train_split, feature), values_of(test_split, feature)
-    if resamples < 1:
-        raise ValueError(f"resamples must be >= 1, got {resamples!r}.")
+    check_whole("resamples", resamples)
     per_group = _check_groups(group, test_group, names, per_group)
     draw = np.random.default_rng(records.seed(seed, "probe"))
     wrong, chosen = np.empty((resamples, len(y_test)), bool), []
@@ -152,9 +100,8 @@ def probe(
         penalty, fit = _tuned(x, target, int(y.max()) + 1, train, held, l2)
         wrong[i] = fit.predict(x_test) != y_test
         chosen.append(penalty)
-        if progress is not None:
-            progress(i + 1, resamples)
-    return _result(feature, wrong, chosen, per_group, test_group, names)
+        progress(f"probes of {feature}", i + 1, resamples)
+    return probe_of(feature, wrong, chosen, per_group, test_group, names)
 
 
 def probes(
@@ -163,7 +110,7 @@ def probes(
     test_features: Any,
     test_split: Split,
     *,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     **settings: Any,
 ) -> dict[str, Probe]:
     """The probe of every feature, by name.
@@ -173,63 +120,24 @@ def probes(
         train_split: As there.
         test_features: As there.
         test_split: As there.
-        progress: Called with the resamples done over all features and their number.
+        progress: Of all features together.
         settings: Of :func:`probe`.
 
     Example:
         >>> a, b = np.repeat([0, 1], 40), np.tile([0, 1], 40)
         >>> split = Split(np.zeros(80), a, {"a": a, "b": b})
-        >>> found = probes(a[:, None], split, a[:, None], split, resamples=2)
-        >>> {name: p.mean for name, p in found.items()}
+        >>> {name: p.mean for name, p in probes(a[:, None], split, a[:, None], split, resamples=2).items()}
         {'a': 0.0, 'b': 0.5}
     """
     names = tuple(train_split.features)
     return {
         name: probe(
             *(train_features, train_split, test_features, test_split, name),
-            progress=_part(progress, i, len(names)),
+            progress=stretch(progress, i / len(names), (i + 1) / len(names)),
             **settings,
         )
         for i, name in enumerate(names)
     }
-
-
-def by_difficulty(sgd: Mapping[str, Probe]) -> tuple[str, ...]:
-    """Features from easy to hard: by the probe error after training with SGD, which is the paper's definition.
-
-    Args:
-        sgd: Probes of a network trained with SGD.
-
-    Example:
-        >>> easy, hard = (Probe(n, (e,), (1.0,), 9, (), (e, e)) for n, e in (("digit", 0.02), ("cloth", 0.15)))
-        >>> by_difficulty({"cloth": hard, "digit": easy})
-        ('digit', 'cloth')
-    """
-    return tuple(sorted(sgd, key=lambda name: sgd[name].mean))
-
-
-def rows(networks: Mapping[str, Mapping[str, Probe]], baseline: str = "sgd") -> list[dict[str, Any]]:
-    """Probes of several networks as rows of a table, easy and hard as the baseline's probe errors say.
-
-    Args:
-        networks: The probes of each network, by its name.
-        baseline: Whose errors define easy and hard; the network trained with SGD.
-
-    Example:
-        >>> group = (GroupError("g", 5, 0.5),)
-        >>> easy, hard = (Probe(n, (e,), (1.0,), 9, group, (e, e)) for n, e in (("a", 0), ("b", 1)))
-        >>> [(row["network"], row["feature"], row["difficulty"]) for row in rows({"sgd": {"b": hard, "a": easy}})]
-        [('sgd', 'a', 'easy'), ('sgd', 'b', 'hard')]
-    """
-    if baseline not in networks:
-        raise ValueError(f"easy and hard come from the probes of {baseline!r}, but there are {', '.join(networks)}.")
-    order = by_difficulty(networks[baseline])
-    words = ["easy", *("middle" for _ in order[1:-1]), "hard"] if len(order) > 1 else ["only"]
-    return [
-        {"network": name, "difficulty": word} | found[feature].row()
-        for name, found in networks.items()
-        for feature, word in zip(order, words, strict=True)
-    ]
 
 
 def learning_curve(
@@ -240,7 +148,7 @@ def learning_curve(
     feature: str,
     *,
     sizes: Sequence[int] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     **settings: Any,
 ) -> dict[int, Probe]:
     """Probe error against training examples per group: would more labels help, or is the feature not there?
@@ -252,7 +160,7 @@ def learning_curve(
         test_split: As there.
         feature: As there.
         sizes: Examples per group; by default halved from the most there are down to 8.
-        progress: Called with the resamples done over all sizes and their number.
+        progress: Of all sizes together.
         settings: Of :func:`probe`.
 
     Example:
@@ -268,7 +176,7 @@ def learning_curve(
         size: probe(
             *(train_features, train_split, test_features, test_split, feature),
             per_group=size,
-            progress=_part(progress, i, len(sizes)),
+            progress=stretch(progress, i / len(sizes), (i + 1) / len(sizes)),
             **settings,
         )
         for i, size in enumerate(sizes)
@@ -319,68 +227,37 @@ def domain_probe(
     penalty = _best(held_out, l2)
     wrong = _path(x, y, classes, [penalty])[0].predict(x_test) != test_split.label
     everything = np.zeros(len(wrong), np.int64)
-    found = _result("label", wrong[None], [penalty], len(y), everything, ["every example"])
-    return replace(found, average="plain")
+    result = probe_of("label", wrong[None], [penalty], len(y), everything, ["every example"])
+    return replace(result, average="plain")
 
 
-def bootstrap(
-    wrong: NDArray[Any], group: Codes, *, draws: int = 1000, level: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
-    r"""An interval for the equal-group error by drawing resamples, and test examples within groups, again.
+def fitted_probe(
+    features: Any, split: Split, feature: str, *, l2: Sequence[float] = L2, resamples: int = 5, seed: int = 0
+) -> Linear:
+    r"""One probe of a feature, trained on as many examples of every group as the smallest one has.
+
+    The penalty is the median of those that :func:`probe` chooses by held-out halves of the same examples. The
+    classifier is for features as they are, not standardized.
 
     Args:
-        wrong: Of each resample (rows) and test example (columns), whether it was wrong.
-        group: Of each test example.
-        draws: How many.
-        level: Share of the draws' means inside the interval.
+        features: Frozen features (n, d) of examples the network was not trained on.
+        split: These examples; every combination of features must occur twice or more.
+        feature: The name of the feature to predict.
+        l2: The grid of penalties.
+        resamples: Balanced halves that choose the penalty.
         seed: Of the draws.
 
     Example:
-        >>> bootstrap(np.zeros((3, 4)), np.array([0, 0, 1, 1]))
-        (0.0, 0.0)
+        >>> a, b = np.repeat([0, 1], 40), np.tile([0, 1], 40)
+        >>> split = Split(np.zeros(80), a, {"a": a, "b": b})
+        >>> fit = fitted_probe(np.stack([a, b], 1), split, "b")
+        >>> bool((fit.predict(np.stack([a, b], 1)) == b).all())
+        True
     """
-    draw = np.random.default_rng(records.seed(seed, "bootstrap"))
-    order = np.argsort(group, kind="stable")
-    _, first, inverse, count = np.unique(group[order], return_index=True, return_inverse=True, return_counts=True)
-    first, size = first[inverse], count[inverse]  # of each test example's group
-    share = 1 / (len(count) * size)
-    wrong = wrong[:, order].astype(np.float64)
-    weights = draw.multinomial(len(wrong), np.full(len(wrong), 1 / len(wrong)), size=draws) / len(wrong)
-    means = [share @ (w @ wrong)[first + (size * draw.random(len(size))).astype(np.int64)] for w in weights]
-    low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
-    return float(low), float(high)
-
-
-# Draws
-
-
-def balanced_halves(group: Codes, per_group: int, draw: np.random.Generator) -> tuple[Codes, Codes]:
-    """Positions of ``per_group`` examples of every group, and of as many others, without repetition.
-
-    Example:
-        >>> train, held = balanced_halves(np.array([0, 0, 0, 1, 1]), 1, np.random.default_rng(0))
-        >>> len(train), len(held), len(np.intersect1d(train, held))
-        (2, 2, 0)
-    """
-    drawn = [draw.permutation(members)[: 2 * per_group] for members in members_of(group)]
-    return np.concatenate([d[:per_group] for d in drawn]), np.concatenate([d[per_group:] for d in drawn])
-
-
-def halves(group: Codes, draw: np.random.Generator) -> tuple[Codes, Codes]:
-    """Positions of all examples in two parts, each group split evenly (the first part has the odd one).
-
-    Example:
-        >>> first, second = halves(np.array([0, 0, 0, 1, 1]), np.random.default_rng(0))
-        >>> len(first), len(second)
-        (3, 2)
-    """
-    drawn = [np.array_split(draw.permutation(members), 2) for members in members_of(group)]
-    return np.concatenate([a for a, _ in drawn]), np.concatenate([b for _, b in drawn])
-
-
-def members_of(group: Codes) -> Iterator[Codes]:
-    """The positions of each group's examples."""
-    return (np.flatnonzero(group == g) for g in np.unique(group))
+    x, y = checked(features, split, "probing"), values_of(split, feature)
+    chosen = probe(x, split, x, split, feature, resamples=resamples, l2=l2, seed=seed).l2
+    rows = balanced(split.group, np.random.default_rng(records.seed(seed, "fitted probe")))
+    return _path(x[rows], y[rows], int(y.max()) + 1, [float(np.median(chosen))])[0]
 
 
 def checked(x: Any, split: Split, what: str) -> Array:
@@ -416,16 +293,11 @@ def _check_groups(group: Codes, test_group: Codes, names: list[str], per_group: 
     return per_group
 
 
-def _part(progress: Progress | None, i: int, parts: int) -> Progress | None:
-    """The progress of part i of several of the same length, within the whole."""
-    return None if progress is None else lambda done, total: progress(i * total + done, parts * total)
-
-
 # One probe
 
 
 def _path(x: Array, y: Codes, classes: int, l2: Sequence[float]) -> list[Linear]:
-    """The optimum for every penalty on features standardised by ``x`` itself, for features as they are."""
+    """The optimum for every penalty on standardized features, turned into a classifier of features as they are."""
     scaler = Scaler.of(x)
     return [scaler.undo(fit) for fit in softmax_regression(scaler(x), y, classes, l2)]
 
@@ -439,22 +311,5 @@ def _tuned(x: Array, y: Codes, classes: int, train: Codes, held: Codes, l2: Sequ
 
 
 def _best(held_out: Any, l2: Sequence[float]) -> float:
-    """Of the penalties with the lowest error the largest."""
+    """The penalty with the lowest error; ties go to the largest."""
     return max(penalty for penalty, error in zip(l2, held_out, strict=True) if error == min(held_out))
-
-
-def _result(
-    feature: str, wrong: NDArray[np.bool_], l2: list[float], per_group: int, group: Codes, names: list[str]
-) -> Probe:
-    by_group = np.stack([wrong[:, members].mean(1) for members in members_of(group)], 1)
-    found, n = np.unique(group, return_counts=True)
-    return Probe(
-        feature,
-        errors=tuple(by_group.mean(1).tolist()),
-        l2=tuple(l2),
-        per_group=per_group,
-        groups=tuple(
-            GroupError(names[g], int(k), float(e)) for g, k, e in zip(found, n, by_group.mean(0), strict=True)
-        ),
-        interval=bootstrap(wrong, group),
-    )

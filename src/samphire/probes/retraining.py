@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,21 @@ import torch
 from torch import nn
 
 from samphire import records
+from samphire.checks import check_whole
 from samphire.data.split import Split
 from samphire.probes.groups import Codes, values_of
 from samphire.probes.logistic import Array, Linear, Scaler, sparse_regression
-from samphire.probes.protocol import checked, halves, members_of
+from samphire.probes.protocol import checked
+from samphire.probes.resampling import balanced, halves, members_of
+from samphire.progress import Progress, silent
+
+__all__ = ["C", "RetrainedHead", "dfr", "retrain_last_layer"]
 
 C = (1.0, 0.7, 0.3, 0.1, 0.07, 0.03, 0.01)
 
 
 @dataclass(frozen=True)
-class Retrained:
+class RetrainedHead:
     """A head, and how it was chosen.
 
     Args:
@@ -58,34 +63,34 @@ def dfr(
     c: Sequence[float] = C,
     resamples: int = 20,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> Retrained:
+    progress: Progress = silent,
+) -> RetrainedHead:
     r"""Deep feature reweighting: the head that L1 logistic regression finds on group-balanced held-out examples.
 
     C is chosen on two halves of the examples: a balanced subset of one trains, the other gives the worst-group
-    accuracy (of equals the largest C is taken). Then ``resamples`` balanced subsets of all examples are fitted at
-    that C, and their coefficients and biases averaged. The bias is penalised, as in liblinear; more than two classes
+    accuracy (ties go to the largest C). Then ``resamples`` balanced subsets of all examples are fitted at
+    that C, and their coefficients and biases averaged. The bias is penalized, as in liblinear; more than two classes
     are fitted each against the rest.
 
     Args:
         features: Frozen features (n, d) of held-out examples, such as the validation set.
         split: These examples.
         feature: What to predict; ``None`` for the label. Groups are the same either way.
-        scale_by: Features whose mean and deviation scale the final fits. The published evaluation takes those of
+        scale_by: Features that give the mean and deviation of the final fits. The published evaluation takes those of
             the *training set*, although C was tuned on features scaled by the balanced half; its successor, and
             this by default, the held-out examples themselves.
         c: Values of C to try.
         resamples: 20 for the validation set, 10 where the training set is used.
         seed: Of the draws.
-        progress: Called with the fits done and their number.
+        progress: Counts fits.
 
     Example:
         >>> draw = np.random.default_rng(0)
         >>> y, place = np.repeat([0, 1], 40), np.tile([0, 1], 40)
         >>> split = Split(np.zeros(80), y, {"y": y, "place": place})
         >>> phi = np.stack([y + 0.1 * draw.normal(size=80), place + 0.1 * draw.normal(size=80)], 1)
-        >>> found = dfr(phi, split, resamples=3)
-        >>> bool((found.predict(phi) == y).all()), found.head()
+        >>> retrained = dfr(phi, split, resamples=3)
+        >>> bool((retrained.predict(phi) == y).all()), retrained.head()
         (True, Linear(in_features=2, out_features=2, bias=True))
 
     References:
@@ -98,34 +103,32 @@ def dfr(
     """
     x, group = checked(features, split, "held-out"), split.group
     y = split.label if feature is None else values_of(split, feature)
+    check_whole("resamples", resamples)
     smallest = min(len(members) for members in members_of(group))
-    if smallest < 2 or len(np.unique(y)) < 2 or resamples < 1:
+    if smallest < 2 or len(np.unique(y)) < 2:
         raise ValueError(
-            "dfr needs two classes, two examples of every group and one resample or more, got "
-            f"{len(np.unique(y))}, {smallest} and {resamples}."
+            f"dfr needs two classes and two examples of every group or more, got {len(np.unique(y))} and {smallest}."
         )
     draw = np.random.default_rng(records.seed(seed, "dfr"))
     total = len(c) + resamples
     held, train = halves(group, draw)
-    train = train[_balanced(group[train], draw)]
+    train = train[balanced(group[train], draw)]
     scaler = Scaler.of(x[train])
     z, z_held = scaler(x[train]), scaler(x[held])
     tuning: dict[float, float] = {}
     for value in sorted(c):
         guess = _fit(z, y[train], value).predict(z_held)
         tuning[value] = min(float(np.mean(guess[members] == y[held][members])) for members in members_of(group[held]))
-        if progress is not None:
-            progress(len(tuning), total)
+        progress("last-layer retraining", len(tuning), total)
     best = max(value for value in tuning if tuning[value] == max(tuning.values()))
     scaler = Scaler.of(x if scale_by is None else np.asarray(scale_by))
     fits = []
     for i in range(resamples):
-        chosen = _balanced(group, draw)
+        chosen = balanced(group, draw)
         fits.append(_fit(scaler(x[chosen]), y[chosen], best))
-        if progress is not None:
-            progress(len(c) + i + 1, total)
+        progress("last-layer retraining", len(c) + i + 1, total)
     mean = Linear(np.mean([f.weight for f in fits], 0), np.mean([f.bias for f in fits], 0))
-    return Retrained(scaler.undo(mean), best, tuning, smallest)
+    return RetrainedHead(scaler.undo(mean), best, tuning, smallest)
 
 
 def retrain_last_layer(features: Any, split: Split, **settings: Any) -> nn.Linear:
@@ -146,13 +149,6 @@ def retrain_last_layer(features: Any, split: Split, **settings: Any) -> nn.Linea
         True
     """
     return dfr(features, split, **settings).head()
-
-
-def _balanced(group: Codes, draw: np.random.Generator) -> Codes:
-    """Positions of as many examples of each group as the smallest has."""
-    members = list(members_of(group))
-    n = min(map(len, members))
-    return np.concatenate([draw.permutation(m)[:n] for m in members])
 
 
 def _fit(x: Array, y: Codes, c: float) -> Linear:

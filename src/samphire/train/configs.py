@@ -55,7 +55,7 @@ class Config:
         rho: The rule's radius; ``None`` for its default. 0 and ``"sgd"`` are the same.
         rule_settings: The rule's other settings, by name.
         method: ``"erm"``: all examples alike. ``"reweight"``: every group equally often. ``"group_dro"``: the same,
-            and :class:`samphire.baselines.losses.GroupDRO`. ``"jtt"``: just train twice. ``"dfr"``: ``"erm"``,
+            and :class:`samphire.baselines.GroupDRO`. ``"jtt"``: just train twice. ``"dfr"``: ``"erm"``,
             then the last layer retrained on the probing part or, for sets with domains, the validation part.
         method_settings: ``eta`` and ``adjustment`` of GroupDRO; ``epochs`` (of the first training) and ``times`` of
             JTT; ``resamples`` of DFR.

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from samphire import probes, records
 from samphire.data.parts import Parts
 from samphire.data.split import Split
-from samphire.probes.protocol import halves
+from samphire.probes.resampling import halves
 from samphire.records import Row
 
 __all__ = ["judge", "probe_features"]

@@ -16,7 +16,7 @@ from samphire.baselines import reweighting
 from samphire.baselines.losses import GroupDRO
 from samphire.data.parts import Parts
 from samphire.optim import split
-from samphire.probes.protocol import halves
+from samphire.probes.resampling import halves
 from samphire.records import Row
 from samphire.train.configs import Config
 from samphire.train.judging import judge

@@ -17,8 +17,9 @@ from samphire.data.split import Split
 from samphire.experiments import EXPERIMENTS
 from samphire.experiments.paper import image_weights
 from samphire.experiments.paper.image_weights import Pair
-from samphire.mechanisms.phantoms import fitted_probe, probed_contribution
+from samphire.mechanisms import probed_contribution
 from samphire.models.layers import Normalize
+from samphire.probes import fitted_probe
 from samphire.records import generator
 
 FIGURES = (5, 6, 8, 9)
@@ -203,7 +204,7 @@ def gini(lam):
 def contributions(net, parts, order):
     probing, training = (probes.features(net, p.images) for p in (parts.probe_train, parts.whole))
     return [
-        probed_contribution(training, parts.whole, f, fitted_probe(probing, parts.probe_train, f))[order]
+        probed_contribution(training, parts.whole, f, probes.fitted_probe(probing, parts.probe_train, f))[order]
         for f in ("bird", "place")
     ]
 

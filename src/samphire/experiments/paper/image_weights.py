@@ -25,7 +25,8 @@ from samphire.experiments.paper.fig6_toy import FIG6_TOY
 from samphire.experiments.paper.fig8_toy import FIG8_TOY
 from samphire.experiments.paper.fig9_toy import FIG9_TOY
 from samphire.experiments.rows import Row, by
-from samphire.mechanisms import phantoms
+from samphire.mechanisms import batch_weights, probed_contribution
+from samphire.mechanisms.batches import Statistics
 from samphire.progress import Progress, stretch
 from samphire.records import generator
 from samphire.train import Config, TrainedRun, appendix_b, fit, load_network
@@ -62,7 +63,7 @@ class Pair:
         epochs: After which weights are measured, rising; training ends with the last.
         rule: What SGD is compared with; its phantom parameter is taken at SGD's checkpoints too.
         rho: Its radius.
-        batch_norm: As for :func:`samphire.mechanisms.phantoms.batch_weights`.
+        batch_norm: As for :func:`samphire.mechanisms.batch_weights`.
         settings: What differs from the paper's appendix B: fields of :class:`samphire.train.Config`.
         seed: Of both trainings.
 
@@ -76,7 +77,7 @@ class Pair:
     epochs: tuple[int, ...]
     rule: str = "sam"
     rho: float = 0.05
-    batch_norm: phantoms.Statistics = "train"
+    batch_norm: Statistics = "train"
     settings: tuple[tuple[str, Any], ...] = ()
     seed: int = 0
 
@@ -188,7 +189,7 @@ def checkpoint(pair: Pair, net: nn.Module, parts: Parts, features: Sequence[str]
     assert rule is not None
     order = torch.randperm(len(parts.whole), generator=generator(pair.seed, "measure"))
     batches = order.split(config.batch)
-    lam = phantoms.batch_weights(net, rule, _inputs(net, parts.whole, batches), batch_norm=pair.batch_norm)
+    lam = batch_weights(net, rule, _inputs(net, parts.whole, batches), batch_norm=pair.batch_norm)
     easy, hard = (c[order] for c in _contributions(net, parts, features))
     values = (lam.real, lam.phantom, easy, hard)
     placed = [_placed(x, edges) for x, edges in zip((easy, hard), BINS, strict=True)]
@@ -219,8 +220,8 @@ def _inputs(net: Any, split: Split, batches: Iterable[Tensor]) -> Iterator[tuple
 def _contributions(net: nn.Module, parts: Parts, features: Sequence[str]) -> Iterator[Tensor]:
     probing, training = (probes.features(net, part.images) for part in (parts.probe_train, parts.whole))
     for feature in features:
-        fit = phantoms.fitted_probe(probing, parts.probe_train, feature)
-        yield phantoms.probed_contribution(training, parts.whole, feature, fit)
+        fit = probes.fitted_probe(probing, parts.probe_train, feature)
+        yield probed_contribution(training, parts.whole, feature, fit)
 
 
 # What the figures read from rows

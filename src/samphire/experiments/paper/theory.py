@@ -16,7 +16,7 @@ from samphire.experiments.experiment import Experiment, train_each
 from samphire.experiments.paper.importance_weights import batches, features
 from samphire.experiments.paper.toy import algorithm
 from samphire.experiments.rows import JUDGED, Row, by
-from samphire.mechanisms import Compared
+from samphire.mechanisms import Comparison
 from samphire.models import ToyNet, two_views
 from samphire.optim.rules import sam
 from samphire.records import generator
@@ -80,7 +80,7 @@ def row(result: Result) -> Row:
     """Every comparison over all checkpoints, and how often the phantom ratio rises at each."""
     config = result.config
     parts = [*(_compared(config, checkpoint) for checkpoint in result.checkpoints), _matched_loss(config.seed)]
-    pairs: dict[str, list[Compared]] = {}
+    pairs: dict[str, list[Comparison]] = {}
     for name, pair in (item for part in parts for item in part.items()):
         pairs.setdefault(name, []).append(pair)
     return {
@@ -91,12 +91,13 @@ def row(result: Result) -> Row:
     }
 
 
-def _summary(parts: list[Compared]) -> Row:
+def _summary(parts: list[Comparison]) -> Row:
     """The largest error and value of a comparison, and some of its points."""
-    predicted, measured = (torch.cat([getattr(p, side).flatten() for p in parts]) for side in Compared._fields)
+    predicted = torch.cat([part.predicted.flatten() for part in parts])
+    measured = torch.cat([part.measured.flatten() for part in parts])
     some = torch.linspace(0, len(measured) - 1, min(KEPT, len(measured))).long()
     return {
-        "error": float(Compared(predicted, measured).error),
+        "error": float(Comparison(predicted, measured).error),
         "mean_error": float((predicted - measured).abs().mean()),
         "size": float(measured.abs().max()),
         "n": len(measured),
@@ -105,7 +106,7 @@ def _summary(parts: list[Compared]) -> Row:
     }
 
 
-def _compared(config: ToyConfig, checkpoint: Checkpoint) -> dict[str, Compared]:
+def _compared(config: ToyConfig, checkpoint: Checkpoint) -> dict[str, Comparison]:
     """All comparisons that a checkpoint allows."""
     assert checkpoint.weights is not None
     phi, y, v = features(config, checkpoint.weights)
@@ -122,7 +123,7 @@ def _compared(config: ToyConfig, checkpoint: Checkpoint) -> dict[str, Compared]:
     return pairs | _sam_shifts(net, x[:SAM_BATCH], y[:SAM_BATCH]) | _norms(net, x[:10])
 
 
-def _lsam_shift(phi: Tensor, y: Tensor, v: Tensor, index: Tensor) -> Compared:
+def _lsam_shift(phi: Tensor, y: Tensor, v: Tensor, index: Tensor) -> Comparison:
     """How the phantom head of each batch shifts the logits of its weights."""
     phi, y, v = phi[index], y[index], v.expand(len(index), 2)
 
@@ -131,10 +132,10 @@ def _lsam_shift(phi: Tensor, y: Tensor, v: Tensor, index: Tensor) -> Compared:
 
     lam = torch.sigmoid(-margins(v))
     shift = mechanisms.margin_shift(phi, y, lam, RHO)
-    return Compared(shift, margins(v) - margins(mechanisms.phantom_head(phi, y, v, RHO)))
+    return Comparison(shift, margins(v) - margins(mechanisms.phantom_head(phi, y, v, RHO)))
 
 
-def _sam_shifts(net: ToyNet, x: Tensor, y: Tensor) -> dict[str, Compared]:
+def _sam_shifts(net: ToyNet, x: Tensor, y: Tensor) -> dict[str, Comparison]:
     """The same for full SAM, at radii that fall by ten."""
     w = {name: p.detach() for name, p in net.named_parameters()}
 
@@ -144,16 +145,16 @@ def _sam_shifts(net: ToyNet, x: Tensor, y: Tensor) -> dict[str, Compared]:
     return {f"sam_{rho:g}": mechanisms.logit_shift(sam(rho=rho), margins, w) for rho in SAM_RHOS}
 
 
-def _norms(net: ToyNet, x: Tensor) -> dict[str, Compared]:
+def _norms(net: ToyNet, x: Tensor) -> dict[str, Comparison]:
     """Squared gradient norms of the network's layers without LayerNorm, linear and with ReLU, against autograd."""
     layers: list[Any] = [net.phi[6], net.phi[3], net.phi[0]]
     v, *weights = (layer.weight.detach() for layer in layers)
     biases = [layer.bias.detach() for layer in layers[1:]]
-    linear = mechanisms.linear_feature_gradient(v[0], weights, x).squared_norm
-    relu = mechanisms.relu_feature_gradient(v[0], weights, x, biases).squared_norm
+    linear = mechanisms.feature_gradient(v[0], weights, x, relu=False).squared_norm
+    relu = mechanisms.feature_gradient(v[0], weights, x, biases).squared_norm
     return {
-        "linear": Compared(linear, _squared_norms(_linear, (v[0], *weights), x)),
-        "relu": Compared(relu, _squared_norms(_relu, (v[0], *weights, *biases), x)),
+        "linear": Comparison(linear, _squared_norms(_linear, (v[0], *weights), x)),
+        "relu": Comparison(relu, _squared_norms(_relu, (v[0], *weights, *biases), x)),
     }
 
 
@@ -172,14 +173,14 @@ def _squared_norms(f: Callable[..., Tensor], w: tuple[Tensor, ...], x: Tensor) -
     return sum((g.flatten(1).square().sum(1) for g in vmap(grad(f), (None, 0))(w, x)), torch.zeros(len(x)).double())
 
 
-def _speeds(net: ToyNet, x: Tensor, y: Tensor, v: Tensor) -> Compared:
+def _speeds(net: ToyNet, x: Tensor, y: Tensor, v: Tensor) -> Comparison:
     """P1, at the real head for SGD and at the phantom head for LSAM."""
     theta = {name: p.detach() for name, p in net.phi.named_parameters()}
     views = two_views(x)
-    return mechanisms.feature_speeds(lambda w: functional_call(net.phi, w, (views,))[..., 0], theta, y, v).speed
+    return mechanisms.feature_speeds(lambda w: functional_call(net.phi, w, (views,))[..., 0], theta, y, v)
 
 
-def _matched_loss(seed: int) -> dict[str, Compared]:
+def _matched_loss(seed: int) -> dict[str, Comparison]:
     """P4, with a scale of the hard feature that the seed draws."""
     hard = 0.25 + float(torch.rand((), generator=generator(seed, "scale")))
     r = SCALE / hard * 2.0 ** torch.arange(-2, 2.5, 0.5).double()
@@ -193,7 +194,7 @@ def _rises(config: ToyConfig, checkpoint: Checkpoint) -> Row:
     phi, y, v = features(config, checkpoint.weights)
     index = batches(config, config.batch)
     rise = mechanisms.ratio_rise(phi[index], y[index], v.expand(len(index), 2), RHO)
-    predicted, measured = (side[rise.valid] for side in rise.raised)
+    predicted, measured = rise.raised.predicted[rise.valid], rise.raised.measured[rise.valid]
     return {
         "epoch": checkpoint.epoch,
         "valid": len(measured),
@@ -237,7 +238,7 @@ def plots(rows: list[Row]) -> list[Any]:
     with report.figure(3, 3, size=(9.6, 9.0)) as (figure, axes):
         for panel, name in zip(axes.flat, DRAWN, strict=False):
             for color, group in zip(report.PALETTE, by(rows, "rho").values(), strict=False):
-                x, y = ([v for row in group for v in row["checks"][name][side]] for side in Compared._fields)
+                x, y = ([v for row in group for v in row["checks"][name][side]] for side in ("predicted", "measured"))
                 panel.plot(x, y, ".", color=color, alpha=0.5, markersize=5)
             panel.axline((0, 0), slope=1, color="#777777", linewidth=0.8, zorder=0)
             panel.set(title=CHECKS[name].axis, xlabel="predicted", ylabel="measured")

@@ -1,18 +1,15 @@
-"""Importance weights at the phantom of each batch, and contributions by probes: against dense computations."""
+"""Importance weights at the phantom parameter of each batch, against the step written out."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.nn import functional as F
 
-from samphire.data.split import Split
-from samphire.mechanisms.phantoms import batch_weights, fitted_probe, probed_contribution
+from samphire.mechanisms import batch_weights
 from samphire.optim import rules
-from samphire.probes import Linear, probe
 
 
 class Net(nn.Module):
@@ -72,15 +69,15 @@ def test_weights_are_those_of_a_step_written_out(problem, rule, names, batch_nor
     net, batches = problem
     net.scale = scale
     expected = [by_hand(net, batch, 0.3, batch_norm, names) for batch in batches]
-    found = batch_weights(net, rule, batches, batch_norm=batch_norm)
+    weights = batch_weights(net, rule, batches, batch_norm=batch_norm)
     real, phantom = map(torch.cat, zip(*expected, strict=True))
-    torch.testing.assert_close(found.real, real, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(found.phantom, phantom, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(weights.real, real, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(weights.phantom, phantom, rtol=1e-10, atol=1e-12)
     assert (real - phantom).abs().max() > 1e-3
-    assert found.batch.tolist() == [0] * 8 + [1] * 8 + [2] * 4
+    assert weights.batch.tolist() == [0] * 8 + [1] * 8 + [2] * 4
 
 
-def test_the_mode_of_batch_norm_matters_and_is_as_in_training_unless_told(problem):
+def test_the_mode_of_batch_norm_matters_and_is_as_in_training_by_default(problem):
     net, batches = problem
     by_batch, running = (batch_weights(net, rules.sam(), batches, batch_norm=m).real for m in ("train", "eval"))
     assert (by_batch - running).abs().max() > 0.01
@@ -98,18 +95,20 @@ def test_where_only_the_head_moves_the_body_runs_once(problem, rule, runs):
 
 def test_a_rule_that_needs_no_gradient_has_a_phantom_too(problem):
     net, batches = problem
-    found = batch_weights(net, rules.random(rho=0.5), batches)
-    torch.testing.assert_close(found.real, batch_weights(net, rules.sam(), batches).real, rtol=0, atol=0)
-    assert (found.real - found.phantom).abs().max() > 1e-3
+    weights = batch_weights(net, rules.random(rho=0.5), batches)
+    torch.testing.assert_close(weights.real, batch_weights(net, rules.sam(), batches).real, rtol=0, atol=0)
+    assert (weights.real - weights.phantom).abs().max() > 1e-3
 
 
 def test_binary_logits_have_binary_weights():
     net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Flatten(0)).double()
     nn.init.zeros_(net[0].weight)
     x, y = torch.tensor([[3.0, 4.0]]).double(), torch.tensor([1.0]).double()
-    found = batch_weights(net, rules.sam(rho=0.2), [(x, y)], loss=lambda z, y: F.softplus(-y * z).mean())
-    assert found.real.item() == 0.5
-    assert found.phantom.item() == pytest.approx(1 / (1 + np.exp(-1.0)))  # the step lowers the margin by rho |x| = 1
+    weights = batch_weights(net, rules.sam(rho=0.2), [(x, y)], loss=lambda z, y: F.softplus(-y * z).mean())
+    assert weights.real.item() == 0.5
+    assert weights.phantom.item() == pytest.approx(
+        1 / (1 + np.exp(-1.0))
+    )  # the step lowers the margin by rho |x| = 1
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -138,7 +137,7 @@ def test_the_model_is_left_as_it_was(problem, rule, fails):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"batch_norm": "batch"}, ValueError, "batch_norm must be 'train' or 'eval', got 'batch'"),
+        ({"batch_norm": "batch"}, ValueError, "no mode of BatchNorm is named 'batch'; there are train, eval"),
         ({"batches": []}, ValueError, "no batches to weigh"),
         ({"rule": rules.m_sharpness(4, rules.sam())}, TypeError, "takes the batch as a whole"),
         ({"rule": rules.esam()}, TypeError, "takes the batch as a whole"),
@@ -149,68 +148,3 @@ def test_bad_input_is_a_sentence(problem, change, error, words):
     settings = {"rule": rules.sam(), "batches": batches} | change
     with pytest.raises(error, match=words):
         batch_weights(net, settings.pop("rule"), settings.pop("batches"), **settings)
-
-
-# Contributions
-
-
-def grouped(counts, seed=0):
-    """A split whose groups (y, place) have these sizes, and features that show both with noise."""
-    draw = np.random.default_rng(seed)
-    y, place = (np.repeat(values, counts) for values in ([0, 0, 1, 1], [0, 1, 0, 1]))
-    phi = np.stack([y + 0.6 * draw.normal(size=len(y)), 3 * place + 2 * draw.normal(size=len(y))], 1)
-    return phi, Split(np.zeros(len(y)), y, {"bird": y, "place": place})
-
-
-@pytest.mark.parametrize("feature", ["bird", "place"])
-def test_a_fitted_probe_is_logistic_regression_on_standardised_features(feature):
-    phi, split = grouped([30] * 4)
-    fit = fitted_probe(phi, split, feature, l2=[0.1])
-    x = (phi - phi.mean(0)) / phi.std(0)
-    known = LogisticRegression(C=2 / (0.1 * 120), tol=1e-10).fit(x, split.features[feature])
-    log_odds = phi @ (fit.weight[1] - fit.weight[0]) + fit.bias[1] - fit.bias[0]
-    np.testing.assert_allclose(log_odds, known.decision_function(x), rtol=1e-4, atol=1e-4)
-
-
-def test_every_group_counts_as_much():
-    """All examples of a group are alike, so which of them are drawn does not matter, but how many would."""
-    corner, _ = grouped([1] * 4)
-    fits = []
-    for counts in ([6] * 4, [60, 6, 6, 30]):
-        _, split = grouped(counts)
-        fits.append(fitted_probe(np.repeat(corner, counts, 0), split, "place", l2=[0.1]))
-    np.testing.assert_allclose(fits[0].weight, fits[1].weight, rtol=1e-9)
-    np.testing.assert_allclose(fits[0].bias, fits[1].bias, rtol=1e-9, atol=1e-12)
-
-
-def test_the_penalty_is_the_median_of_those_that_probes_choose():
-    phi, split = grouped([20] * 4)
-    noisy = np.concatenate([phi, np.random.default_rng(0).normal(size=(80, 40))], 1)
-    other, held = grouped([3] * 4, seed=1)
-    other = np.concatenate([other, np.zeros((12, 40))], 1)
-    chosen = probe(noisy, split, other, held, "bird", resamples=5).l2
-    assert len(set(chosen)) > 2
-    fits = [fitted_probe(noisy, split, "bird"), fitted_probe(noisy, split, "bird", l2=[float(np.median(chosen))])]
-    np.testing.assert_array_equal(fits[0].weight, fits[1].weight)
-
-
-@pytest.mark.parametrize("turned", [False, True], ids=["with the label", "against it"])
-def test_contributions_are_log_odds_for_the_label(turned):
-    y = np.array([0, 0, 0, 1, 1, 1])
-    place = np.array([0, 0, 1, 1, 1, 0])
-    split = Split(np.zeros(6), y, {"bird": y, "place": 1 - place if turned else place})
-    phi = np.array([[-1.0], [-2.0], [3.0], [2.0], [-0.5], [0.0]])
-    sign = -1.0 if turned else 1.0
-    fit = Linear(np.array([[-sign], [sign]]), np.array([0.25 * sign, -0.25 * sign]))  # log-odds sign (2 phi - 0.5)
-    found = probed_contribution(phi, split, "place", fit)
-    assert found.tolist() == [2.5, 4.5, -5.5, 3.5, -1.5, -0.5]
-
-
-def test_contributions_need_two_values_and_a_sign():
-    y, three = np.array([0, 1, 0, 1]), np.array([0, 1, 2, 0])
-    split = Split(np.zeros(4), y, {"y": y, "three": three, "level": np.array([0, 0, 1, 1])})
-    fit = Linear(np.array([[0.0], [1.0]]), np.zeros(2))
-    with pytest.raises(ValueError, match=r"two values of three, 0 and 1, got 0, 1, 2"):
-        probed_contribution(np.ones((4, 1)), split, "three", fit)
-    with pytest.raises(ValueError, match="level does not go with the label"):
-        probed_contribution(np.ones((4, 1)), split, "level", fit)
