@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 RngState = dict[torch.device, Tensor]
 
 __all__ = [
-    "RngState", "evaluation_mode", "kept_buffers", "kept_modes", "replayed_rng", "rng_state", "set_rng_state",
-    "untouched", "unwrapped",
+    "RngState", "data_parallel", "evaluation_mode", "kept_buffers", "kept_modes", "replayed_rng", "rng_state",
+    "set_rng_state", "untouched", "unwrapped",
 ]  # fmt: skip
 
 
@@ -24,9 +24,21 @@ def unwrapped(model: nn.Module) -> nn.Module:
         >>> unwrapped(torch.compile(nn.Linear(2, 1)))
         Linear(in_features=2, out_features=1, bias=True)
     """
-    while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
-        model = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod  # type: ignore[assignment]
-    return model
+    *_, innermost = _from_outside_in(model)
+    return innermost
+
+
+def data_parallel(model: nn.Module) -> DistributedDataParallel | None:
+    """The DistributedDataParallel around a model, if there is one; torch.compile may be around that."""
+    return next((module for module in _from_outside_in(model) if isinstance(module, DistributedDataParallel)), None)
+
+
+def _from_outside_in(model: nn.Module) -> Iterator[nn.Module]:
+    yield model
+    if isinstance(model, DistributedDataParallel):
+        yield from _from_outside_in(model.module)
+    elif hasattr(model, "_orig_mod"):
+        yield from _from_outside_in(model._orig_mod)  # type: ignore[arg-type]
 
 
 @contextmanager
