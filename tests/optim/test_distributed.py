@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cases import ALL, loss_of, problem, weights
 from samphire import optim
-from samphire.optim import Memory, SharpnessAware, gsam, lsam, m_sharpness, sam, split
+from samphire.optim import Memory, SharpnessAware, gsam, lsam, m_sharpness, sam, last_layer
 from samphire.optim.rules.examples import Esam
 
 STEPS = 4
@@ -95,7 +95,7 @@ def one_pass(rank):
         for _ in range(2):
             loss = lambda out: cross_entropy(out, y)
             opt.step(
-                split(model).one_pass(lambda: model(x), loss)
+                last_layer(model).one_pass(lambda: model(x), loss)
                 if once
                 else lambda p: p.backward(loss(model(x))) or p.loss
             )
@@ -104,7 +104,7 @@ def one_pass(rank):
     model = DistributedDataParallel(inner)
     try:
         opt = SharpnessAware(model, sgd(model), lsam(0.2))
-        opt.step(split(model).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)))
+        opt.step(last_layer(model).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)))
     except ValueError as error:
         return all(torch.equal(runs[0][n], runs[1][n]) for n in runs[0]), str(error)
 

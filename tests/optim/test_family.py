@@ -29,7 +29,6 @@ from samphire.optim import (
     sam,
     sam_on,
     sharpness_aware_gradient,
-    split,
     ssam_d,
     ssam_f,
     wsam,
@@ -402,7 +401,7 @@ def test_cc_sam_by_the_formula():
 
     before = weights(model)
     expected = torch.func.grad(objective)(w)
-    loss = CcSam(split(model), counts, k, flat)(lambda: model(x), y)
+    loss = CcSam(last_layer(model), counts, k, flat)(lambda: model(x), y)
     loss.backward()
     assert loss.item() == pytest.approx(objective(w).item(), rel=1e-12)
     for name, p in model.named_parameters():
@@ -436,8 +435,8 @@ REFUSED = [
     (lambda: AdaSam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"both betas must lie in \[0, 1\)"),
     (lambda: AdaSam([nn.Parameter(torch.zeros(1))], lr=-1), "AdaSam: lr must be >= 0, got -1"),
     (lambda: AdaSam([nn.Parameter(torch.zeros(1))], eps=0), "AdaSam: eps must be > 0, got 0"),
-    (lambda: CcSam(split(nn.Sequential(nn.Linear(1, 1))), []), "counts must have the training examples of each class"),
-    (lambda: CcSam(split(nn.Sequential(nn.Linear(1, 1))), [1], flat=2), r"flat must lie in \[0, 1\], got 2"),
+    (lambda: CcSam(last_layer(nn.Sequential(nn.Linear(1, 1))), []), "counts must have the training examples of each class"),
+    (lambda: CcSam(last_layer(nn.Sequential(nn.Linear(1, 1))), [1], flat=2), r"flat must lie in \[0, 1\], got 2"),
     (lambda: pegr(nn.BatchNorm1d(1), cross_entropy, torch.zeros(2, 1), torch.zeros(2)), "BatchNorm layer in training"),
     (lambda: pegr(nn.Linear(1, 1), cross_entropy, torch.zeros(2, 1), torch.zeros(2), lam=-1), "lam must be >= 0"),
     (lambda: fisher(nn.Linear(1, 1), cross_entropy, [], chunk=1), "at least one example, got none"),

@@ -20,7 +20,7 @@ from samphire.data.arrays import mnist
 from samphire.experiments import Places, Row, by, mean
 from samphire.models import mlp
 from samphire.optim import SharpnessAware
-from samphire.optim.describe import in_use
+from samphire.optim.rules import rule_for_run
 from samphire.report import Estimate
 from samphire.train import ModuleConfig, Problem, Result, fit_many, generator
 
@@ -118,7 +118,7 @@ class Run:
         if not self.rule:
             return None
         steps = self.gradients // 2  # for rules that follow the length of the training; all such take two passes
-        return in_use(self.rule, steps=steps, batch=self.batch, **dict(self.settings))
+        return rule_for_run(self.rule, steps=steps, batch=self.batch, **dict(self.settings))
 
     @property
     def passes(self) -> float:

@@ -12,7 +12,7 @@ Symbols: R runs, B examples, K features, ``P`` the features (R, B, K), ``v`` the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from samphire.optim.requests import Memory, Rule, bind, drive, gradient_at
+from samphire.optim.requests import Memory, Rule, bind, branches, drive, gradient_at, with_rho
+
+__all__ = ["ALGORITHMS", "Algorithm", "Base", "FeatureRuns", "ModuleRuns", "Stack", "Weights", "stacked"]
 
 Weights = dict[str, Tensor]
 Base = Callable[..., torch.optim.Optimizer]
@@ -36,8 +38,8 @@ class ModuleRuns:
     AdamW do, does for each run what it would do for that run alone. A part of the rule's answer that goes past the
     base (:class:`~samphire.optim.requests.Descent`) is applied after it.
 
-    A rule that decides by a number of its run, as ``ae_sam`` does, cannot be one computation: its first step shows
-    it, and its runs then step one after the other, which takes as long as a loop over them.
+    A rule that branches on numbers of its run, as ``ae_sam`` does, cannot be one computation: its runs step one after
+    the other, which takes as long as a loop over them.
 
     Args:
         model: The module; its own weights are not used. It must not write to buffers, as BatchNorm does in training.
@@ -77,7 +79,7 @@ class ModuleRuns:
         self.rule = None if rule is None else bind(rule, model)
         self._memory = Memory().state()
         self._tensors: list[Tensor] = []
-        self._alone: list[Memory] = []  # of each run, once it is known that they cannot step together
+        self._alone = [Memory() for _ in lr] if rule is not None and branches(rule) else []  # a run each, or none
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One step of every run: ``x`` (R, B, ...), ``y`` (R, B, ...); whole numbers in ``y`` are classes."""
@@ -95,13 +97,8 @@ class ModuleRuns:
         """What every run descends along, through the base optimizer and past it."""
         if not self._alone:
             together = torch.func.vmap(self._remembered, randomness="same")  # a rule draws by its own seed and step
-            try:
-                gradient, directly, self._tensors = together(self.weights, self._tensors, rho, x, y)
-                return gradient, directly
-            except RuntimeError as error:
-                if ".item()" not in str(error):
-                    raise
-                self._alone = [Memory() for _ in self.lr]
+            gradient, directly, self._tensors = together(self.weights, self._tensors, rho, x, y)
+            return gradient, directly
         runs = enumerate(zip(self._alone, rho, x, y, strict=True))
         each = [self._descent({name: t[r] for name, t in self.weights.items()}, *rest) for r, rest in runs]
         gradient, directly = (stacked(parts, self.lr.dtype) for parts in zip(*each, strict=True))
@@ -140,43 +137,16 @@ class ModuleRuns:
 
 def _equal_stretches(values: Sequence[float]) -> list[tuple[slice, float]]:
     """Neighbours of equal value: where they are, and the value."""
-    found, start = [], 0
+    stretches, start = [], 0
     for value, same in groupby(values):
         stop = start + len(list(same))
-        found.append((slice(start, stop), value))
+        stretches.append((slice(start, stop), value))
         start = stop
-    return found
+    return stretches
 
 
 def _is_none(leaf: Any) -> bool:
     return leaf is None
-
-
-def with_rho(rule: Any, rho: Any) -> Any:
-    """The rule with another radius; for a rule around a rule, the inner one's.
-
-    Example:
-        >>> from samphire.optim.rules import every, sam
-        >>> with_rho(every(2, sam(0.1)), 0.3).rule.rho
-        0.3
-    """
-    if hasattr(rule, "rho"):
-        return replace(rule, rho=rho)
-    return replace(rule, rule=with_rho(rule.rule, rho))
-
-
-def rho_of(rule: Any) -> float | None:
-    """A rule's radius, or that of the rule inside it, if it is a number.
-
-    Example:
-        >>> from samphire.optim.rules import every, sam
-        >>> rho_of(every(2, sam(0.1)))
-        0.1
-    """
-    rho = getattr(rule, "rho", None)
-    if rho is None and hasattr(rule, "rule"):
-        return rho_of(rule.rule)
-    return rho if isinstance(rho, (int, float)) else None
 
 
 class _Scratch:

@@ -16,6 +16,8 @@ from samphire import tree
 from samphire.optim.requests import PER_EXAMPLE
 from samphire.tree import Vector, dot, norm
 
+__all__ = ["Loss", "Pass", "Report", "Watch", "in_perturbed_pass", "marked_as_perturbed"]
+
 Loss = Tensor | float
 NAN = math.nan
 

@@ -12,17 +12,23 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
 from samphire import restore, tree
+from samphire.checks import Count, Positive, check_value
 from samphire.optim.passes import Loss, Pass, Report, Watch, marked_as_perturbed
 from samphire.optim.requests import PER_EXAMPLE, At, Descent, Group, Memory, Rule, bind
-from samphire.optim.schedules import check_rho
+from samphire.optim.schedules import Rho
 from samphire.tree import Vector
 
 Closure = Callable[..., Loss]
+Rng = Literal["replay", "fresh"]
+Perturbation = Literal["global", "local"]
+Micro = Literal["full", "m"]
+Clip = Positive | None
+
+__all__ = ["SharpnessAware"]
 
 
 class SharpnessAware(Optimizer):
@@ -69,19 +75,18 @@ class SharpnessAware(Optimizer):
         base: Optimizer,
         rule: Rule,
         *,
-        clip_norm: float | None = None,
-        clip_value: float | None = None,
-        rng: Literal["replay", "fresh"] = "replay",
-        perturbation: Literal["global", "local"] = "global",
+        clip_norm: Clip = None,
+        clip_value: Clip = None,
+        rng: Rng = "replay",
+        perturbation: Perturbation = "global",
         scaler: torch.amp.GradScaler | None = None,
-        measure_every: int = 10,
+        measure_every: Count = 10,
     ) -> None:
-        _check_choice("rng", rng, ("replay", "fresh"))
-        _check_choice("perturbation", perturbation, ("global", "local"))
-        _check_clip("clip_norm", clip_norm)
-        _check_clip("clip_value", clip_value)
-        if not isinstance(measure_every, int) or measure_every < 1:
-            raise ValueError(f"measure_every must be a whole number of steps >= 1, got {measure_every!r}.")
+        check_value("rng", rng, Rng)
+        check_value("perturbation", perturbation, Perturbation)
+        check_value("clip_norm", clip_norm, Clip)
+        check_value("clip_value", clip_value, Clip)
+        check_value("measure_every", measure_every, Count)
         if not isinstance(base, Optimizer):
             raise TypeError(
                 f"base must be a torch.optim.Optimizer instance, got {base!r}; build it first, "
@@ -116,12 +121,12 @@ class SharpnessAware(Optimizer):
                         "build both from one model (before or after wrapping, but the same parameters)."
                     )
             if "rho" in group:
-                check_rho(group["rho"], "a group's rho")
+                check_value("a group's rho", group["rho"], Rho)
         self._group_names = [tuple(names[p] for p in group["params"]) for group in self.param_groups]
         self._named = {names[p]: p for group in self.param_groups for p in group["params"]}
         self._others = [p for p, name in names.items() if name not in self._named]
         self._prunes = not (
-            _data_parallel(self.model) is not None
+            restore.data_parallel(self.model) is not None
             or any(map(tree.is_sharded, self._named.values()))
             or any("_orig_mod" in name for name, _ in self.model.named_modules())  # compiled
         )
@@ -138,7 +143,7 @@ class SharpnessAware(Optimizer):
         *,
         n: int | None = None,
         labels: Tensor | None = None,
-        micro: Literal["full", "m"] = "full",
+        micro: Micro = "full",
     ) -> Loss:
         """Run the rule's passes, then the base optimizer; return the clean loss.
 
@@ -155,7 +160,7 @@ class SharpnessAware(Optimizer):
         if closure is None:
             self._clip()
             return self._apply()
-        _check_choice("micro", micro, ("full", "m"))
+        check_value("micro", micro, Micro)
         closures = [closure] if callable(closure) else list(closure)
         if not closures:
             raise ValueError("step got an empty list of closures; give one for each micro-batch.")
@@ -325,7 +330,7 @@ class SharpnessAware(Optimizer):
                 stack.enter_context(_kept_grads(self._others))
                 stack.enter_context(restore.replayed_rng(rng) if rng else nullcontext())
             if self._perturbs_locally():
-                stack.enter_context(_data_parallel(self.model).no_sync())  # type: ignore[union-attr]
+                stack.enter_context(restore.data_parallel(self.model).no_sync())  # type: ignore[union-attr]
             self._in_pass = True
             try:
                 yield originals
@@ -344,15 +349,15 @@ class SharpnessAware(Optimizer):
 
     def _collect(self, p: Pass) -> Vector:
         """The gradients of a pass, unscaled, no longer the parameters'."""
-        ddp = _data_parallel(self.model)
+        ddp = restore.data_parallel(self.model)
         reused = ddp is not None and ddp.gradient_as_bucket_view
-        found = {}
+        grads = {}
         for name, q in self._named.items():
             if q.grad is not None and (p.wrt is None or name in p.wrt):
                 grad = q.grad.detach()
-                found[name] = grad.clone() if reused else grad
+                grads[name] = grad.clone() if reused else grad
         self._set_grads({})
-        return Vector(found, 1.0 if p.scaler is None else 1.0 / p.scaler.get_scale())
+        return Vector(grads, 1.0 if p.scaler is None else 1.0 / p.scaler.get_scale())
 
     def _finish(self, descent: Descent, earlier: Mapping[str, Tensor | None], memory: Memory) -> None:
         """Leave the gradient in ``.grad``, on top of what earlier micro-batches left; keep the memory."""
@@ -380,7 +385,7 @@ class SharpnessAware(Optimizer):
 
     def _averaged_over_ranks(self, v: Vector) -> Vector:
         """The mean over data-parallel ranks, in one all-reduce for each kind of tensor."""
-        ddp = _data_parallel(self.model)
+        ddp = restore.data_parallel(self.model)
         assert ddp is not None
         entries = v.dense()
         kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
@@ -401,7 +406,7 @@ class SharpnessAware(Optimizer):
         return Vector(mean)
 
     def _perturbs_locally(self) -> bool:
-        return self.perturbation == "local" and _data_parallel(self.model) is not None
+        return self.perturbation == "local" and restore.data_parallel(self.model) is not None
 
     def _live_scaler(self) -> torch.amp.GradScaler | None:
         return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
@@ -493,11 +498,6 @@ def _kept_grads(parameters: list[nn.Parameter]) -> Iterator[None]:
             p.grad = grad
 
 
-def _data_parallel(model: nn.Module) -> DistributedDataParallel | None:
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, DistributedDataParallel) else None
-
-
 def _steps_by_closure(base: Optimizer) -> bool:
     """Whether the base evaluates the loss itself, as LBFGS does."""
     closure = inspect.signature(base.step).parameters.get("closure")
@@ -534,13 +534,3 @@ def _losses(p: Pass) -> Tensor:
             "a loop over passes() for each part."
         )
     return p.losses[0]
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
-
-
-def _check_clip(name: str, value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise ValueError(f"{name} must be > 0 or None, got {value!r}.")

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from samphire import data
 from samphire.models.loading import NETWORKS
 from samphire.optim import RULES
-from samphire.optim.batched import rho_of, with_rho
+from samphire.optim.requests import rho_of, with_rho
 
 Settings = tuple[tuple[str, Any], ...]
 Method = Literal["erm", "reweight", "group_dro", "jtt", "dfr"]

@@ -27,7 +27,7 @@ from samphire.data import augment
 from samphire.data.parts import Advance, Parts, load_parts
 from samphire.data.split import Split
 from samphire.models.layers import Normalise
-from samphire.optim import SharpnessAware, in_perturbed_pass, split
+from samphire.optim import SharpnessAware, in_perturbed_pass, last_layer
 from samphire.probes.protocol import halves
 from samphire.records import Row
 from samphire.train.configs import Config
@@ -190,7 +190,7 @@ def _retrain(config: Config, before: Trained, parts: Parts, run: records.Run, de
     net = load_network(before.folder).to(device)
     part = parts.val if parts.domain else parts.probe_train
     features = probes.features(net, part.images)
-    parent, _, name = split(net).name.rpartition(".")
+    parent, _, name = last_layer(net).name.rpartition(".")
 
     def retrained(chosen: Any) -> nn.Module:
         head = probes.retrain_last_layer(
@@ -434,7 +434,7 @@ class _Training:
             losses(self.model(x)).mean().backward()
             self.opt.step()
         elif self.config.rule == "lsam" and (self.ranks.count == 1 or self.config.perturbation == "local"):
-            self.opt.step(split(self.model).one_pass(lambda: self.model(x), lambda out: losses(out).mean()))
+            self.opt.step(last_layer(self.model).one_pass(lambda: self.model(x), lambda out: losses(out).mean()))
         else:
             for p in self.opt.passes(n=len(y), labels=y):
                 p.backward(losses(self.model(x[p.examples]), p.examples))

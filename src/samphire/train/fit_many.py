@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from samphire.optim.batched import rho_of, with_rho
+from samphire.optim.requests import rho_of, with_rho
 from samphire.pool import Interpreter, requests
 from samphire.train.fleets import FLEETS, ModuleFleet, ToyFleet
 from samphire.train.small_configs import ModuleConfig, RuleConfig, Small, ToyConfig, count_steps

@@ -13,7 +13,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from samphire.models import two_views
-from samphire.optim.batched import FeatureRuns, ModuleRuns, rho_of, stacked
+from samphire.optim.batched import FeatureRuns, ModuleRuns, stacked
+from samphire.optim.requests import rho_of
 from samphire.train.small_configs import ModuleConfig, RuleConfig, ToyConfig, count_steps, generator
 
 COLLAPSED_ABOVE = 0.8 * math.log(2)  # training loss: log 2 is that of f = 0; runs that work end below 0.3

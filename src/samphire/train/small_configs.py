@@ -17,7 +17,7 @@ from samphire.data import synthetic
 from samphire.data.synthetic import Corruption, Noise, Points, Spiral, Where
 from samphire.models import ToyNet
 from samphire.optim.batched import ALGORITHMS, Base
-from samphire.optim.describe import in_use
+from samphire.optim.rules import rule_for_run
 
 TEST_POINTS = 2000
 
@@ -134,7 +134,7 @@ class RuleConfig(ToyConfig):
 
     Args:
         name: A rule of ``samphire.optim.RULES``.
-        settings: Its settings by name, as for :func:`samphire.optim.describe.in_use`.
+        settings: Its settings by name, as for :func:`samphire.optim.rule_for_run`.
 
     Example:
         >>> RuleConfig(name="every", settings=(("rho", 0.2),)).rule
@@ -157,7 +157,7 @@ class RuleConfig(ToyConfig):
     @property
     def rule(self) -> Any:
         """The rule, told how long it will train and on batches of which size."""
-        return in_use(self.name, steps=count_steps(self), batch=self.batch, **dict(self.settings))
+        return rule_for_run(self.name, steps=count_steps(self), batch=self.batch, **dict(self.settings))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,64 +1,22 @@
-"""Rules that explore the neighbourhood by several small steps before they take one."""
+"""Entropy-SGD."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+
+from torch import Tensor
 
 from samphire import tree
+from samphire.checks import AtLeastZero, BelowOne, Count, check_fields
 from samphire.optim.requests import Asking, At, Climb, Memory
-from samphire.optim.rules.policies import check_k
-from samphire.optim.schedules import check_rho
 from samphire.optim.scopes import Scope
 from samphire.tree import Vector
 
+__all__ = ["entropy_sgd"]
+
 
 @dataclass(frozen=True)
-class EntropySgd:
-    """Langevin steps around the weights; descend towards their mean."""
-
-    inner: int
-    lr: float
-    gamma: float
-    scoping: float
-    noise: float
-    average: float
-    seed: int = 0
-    on: Scope = None
-
-    def __post_init__(self) -> None:
-        check_k("entropy_sgd", self.inner, "inner")
-        for name in ("lr", "gamma", "scoping", "noise"):
-            check_rho(getattr(self, name), f"entropy_sgd: {name}")
-        if not 0 <= self.average < 1:
-            raise ValueError(f"entropy_sgd: average must lie in [0, 1), got {self.average!r}.")
-
-    @property
-    def passes(self) -> float:
-        return float(self.inner)
-
-    def gradient(self, w: Vector, memory: Memory) -> Asking:
-        gamma = self.gamma * (1 + self.scoping) ** memory.step
-        on = None if self.on is None else Climb(on=self.on).names
-        away, mean = Vector(), Vector()  # w' - w and mu - w
-        for i in range(self.inner):
-            g = yield At(away, wrt=on)
-            away = away - self.lr * (g + gamma * away)
-            if self.noise:
-                z = tree.randn_like(w.only(g.tensors), self.seed + memory.step * self.inner + i)
-                away = away + self.noise * (2 * self.lr) ** 0.5 * z
-            mean = self.average * mean + (1 - self.average) * away
-        return -mean
-
-
-def entropy_sgd(
-    inner: int = 5,
-    lr: float = 0.1,
-    gamma: float = 1e-2,
-    scoping: float = 0.0,
-    noise: float = 1e-4,
-    average: float = 0.75,
-    seed: int = 0,
-) -> EntropySgd:
+class entropy_sgd:
     r"""Entropy-SGD: walk around by Langevin dynamics, then descend towards where the walk was.  ``inner`` passes.
 
     .. math::
@@ -90,4 +48,33 @@ def entropy_sgd(
         The released code computes one more gradient, which it throws away, has no scoping in Python (its counter is
         never raised), and gives every inner step a batch of its own: let the closure draw the next one for that.
     """
-    return EntropySgd(inner, lr, gamma, scoping, noise, average, seed)
+
+    inner: Count = 5
+    lr: AtLeastZero | Tensor = 0.1
+    gamma: AtLeastZero = 1e-2
+    scoping: AtLeastZero = 0.0
+    noise: AtLeastZero = 1e-4
+    average: BelowOne = 0.75
+    seed: int = 0
+    _: KW_ONLY
+    on: Scope = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, "entropy_sgd")
+
+    @property
+    def passes(self) -> float:
+        return float(self.inner)
+
+    def gradient(self, w: Vector, memory: Memory) -> Asking:
+        gamma = self.gamma * (1 + self.scoping) ** memory.step
+        on = None if self.on is None else Climb(on=self.on).names
+        away, mean = Vector(), Vector()  # w' - w and mu - w
+        for i in range(self.inner):
+            g = yield At(away, wrt=on)
+            away = away - self.lr * (g + gamma * away)
+            if self.noise:
+                z = tree.randn_like(w.only(g.tensors), self.seed + memory.step * self.inner + i)
+                away = away + self.noise * (2 * self.lr) ** 0.5 * z
+            mean = self.average * mean + (1 - self.average) * away
+        return -mean
