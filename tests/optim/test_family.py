@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from cases import closure_of, loss_of, mean_loss_of, problem, sgd, weights
 from samphire import optim, tree
 from samphire.baselines.cc_sam import CcSam
+from samphire.baselines.pegr import pegr
 from samphire.models import small_cnn
 from samphire.optim import (
     AdaSam,
@@ -22,9 +23,9 @@ from samphire.optim import (
     esam,
     fisher,
     imb_sam,
+    last_layer,
     m_sharpness,
     msam,
-    pegr,
     random,
     sam,
     sam_on,
@@ -88,7 +89,7 @@ def test_wsam_uses_each_groups_rate_and_adds_up_over_micro_batches():
 def test_wsam_refuses_a_base_that_steps_by_closure():
     model, x, y = problem()
     opt = SharpnessAware(model, torch.optim.LBFGS(model.parameters()), wsam(0.1))
-    with pytest.raises(TypeError, match=r"Wsam applies a part .* LBFGS .* wsam\(decouple=False\)"):
+    with pytest.raises(TypeError, match=r"wsam applies a part .* LBFGS .* wsam\(decouple=False\)"):
         opt.step(closure_of(opt, model, x, y))
 
 
@@ -413,34 +414,22 @@ def test_last_blocks():
     assert optim.last(1)(model) == {"7.weight", "7.bias"}
     assert optim.last(2)(model) == {"4.weight", "4.bias", "7.weight", "7.bias"}
     assert optim.last(1)(torch.compile(model)) == {"7.weight", "7.bias"}
-    with pytest.raises(ValueError, match="n must be from 1 to 4, the model's blocks, got 5"):
+    with pytest.raises(
+        ValueError, match=r"last: n, counted in the model's blocks, must be a whole number in \[1, 4\], got 5"
+    ):
         optim.last(5)(model)
 
 
 REFUSED = [
-    (lambda: esam(beta=0), r"esam: beta must lie in \(0, 1\], got 0"),
-    (lambda: esam(gamma=-0.5), r"esam: gamma must lie in \(0, 1\], got -0.5"),
-    (lambda: ssam_f(sparsity=1.0), r"ssam_f: sparsity must lie in \[0, 1\), got 1.0"),
-    (lambda: ssam_d(sparsity=-0.1), r"ssam_d: sparsity must lie in \[0, 1\), got -0.1"),
-    (lambda: ssam_f(every=0), "ssam_f: every must be a whole number of steps >= 1, got 0"),
-    (lambda: ssam_d(steps=0), "ssam_d: steps must be a whole number of steps >= 1, got 0"),
-    (lambda: ssam_d(drop=1.5), r"ssam_d: drop must lie in \[0, 1\], got 1.5"),
-    (lambda: wsam(gamma=1.0), r"wsam: gamma must lie in \[0, 1\), got 1.0"),
-    (lambda: wsam(gamma=-0.1), r"wsam: gamma must lie in \[0, 1\), got -0.1"),
-    (lambda: wsam(max_norm=0), "wsam: max_norm must be > 0 or None, got 0"),
-    (lambda: imb_sam(weight=-1), "imb_sam: weight must be >= 0, got -1"),
-    (lambda: entropy_sgd(inner=0), "entropy_sgd: inner must be a whole number of steps >= 1, got 0"),
-    (lambda: entropy_sgd(gamma=-1.0), "entropy_sgd: gamma must be a finite number >= 0"),
-    (lambda: entropy_sgd(average=1.0), r"entropy_sgd: average must lie in \[0, 1\), got 1.0"),
-    (lambda: AdaSam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"both betas must lie in \[0, 1\)"),
-    (lambda: AdaSam([nn.Parameter(torch.zeros(1))], lr=-1), "AdaSam: lr must be >= 0, got -1"),
-    (lambda: AdaSam([nn.Parameter(torch.zeros(1))], eps=0), "AdaSam: eps must be > 0, got 0"),
+    (lambda: AdaSam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"AdaSam: a beta must be a finite number in \[0, 1\), got 1.0"),
+    (lambda: AdaSam([nn.Parameter(torch.zeros(1))], lr=-1), "AdaSam: lr must be a finite number >= 0, got -1"),
+    (lambda: AdaSam([nn.Parameter(torch.zeros(1))], eps=0), "AdaSam: eps must be a finite number > 0, got 0"),
     (lambda: CcSam(last_layer(nn.Sequential(nn.Linear(1, 1))), []), "counts must have the training examples of each class"),
     (lambda: CcSam(last_layer(nn.Sequential(nn.Linear(1, 1))), [1], flat=2), r"flat must lie in \[0, 1\], got 2"),
     (lambda: pegr(nn.BatchNorm1d(1), cross_entropy, torch.zeros(2, 1), torch.zeros(2)), "BatchNorm layer in training"),
-    (lambda: pegr(nn.Linear(1, 1), cross_entropy, torch.zeros(2, 1), torch.zeros(2), lam=-1), "lam must be >= 0"),
+    (lambda: pegr(nn.Linear(1, 1), cross_entropy, torch.zeros(2, 1), torch.zeros(2), lam=-1), "pegr: lam must be a finite number >= 0, got -1"),
     (lambda: fisher(nn.Linear(1, 1), cross_entropy, [], chunk=1), "at least one example, got none"),
-    (lambda: fisher(nn.Linear(1, 1), cross_entropy, [], chunk=0), "chunk must be a number of examples >= 1, got 0"),
+    (lambda: fisher(nn.Linear(1, 1), cross_entropy, [], chunk=0), "fisher: chunk must be a whole number >= 1, got 0"),
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from cases import weights
 from samphire import optim
-from samphire.optim import At, SharpnessAware, asam, every, gsam, lsam, sam, last_layer
+from samphire.optim import At, SharpnessAware, asam, every, gsam, last_layer, lsam, sam
 from samphire.tree import unit
 
 
@@ -64,13 +64,13 @@ def train(one_pass, rule, head, loss, dtype=torch.float32, steps=4, rng="replay"
     torch.manual_seed(0)
     model = Net(head()).to(dtype)
     opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), rule, rng=rng)
-    layers = last_layer(model, "fc")
+    last = last_layer(model, "fc")
     seen, bodies = [], []
     model.conv.register_forward_pre_hook(lambda *_: bodies.append(1))
     for _ in range(steps):
         x, y = torch.randn(6, 2, 5, 5, dtype=dtype), torch.randint(3, (6,))
         if one_pass:
-            closure = layers.one_pass(lambda: model(x), lambda out: loss(out, y))
+            closure = last.one_pass(lambda: model(x), lambda out: loss(out, y))
         else:
             closure = lambda p: p.backward(loss(model(x), y)) or p.loss
         seen.append(float(opt.step(closure)))
@@ -203,12 +203,12 @@ ARCHITECTURES = {
 
 
 @pytest.mark.parametrize(("model", "name"), ARCHITECTURES.values(), ids=ARCHITECTURES)
-def test_split_finds_the_head_and_says_which(model, name):
-    found = last_layer(model)
-    assert found.name == name
-    assert found.parameters == {f"{name}.weight", f"{name}.bias"}
-    assert f"head={name!r}" in repr(found)
-    assert last_layer(model, found.head).name == name
+def test_the_head_is_found_and_named(model, name):
+    last = last_layer(model)
+    assert last.name == name
+    assert last.parameters == {f"{name}.weight", f"{name}.bias"}
+    assert repr(last).startswith(f"LastLayer({name!r}: Linear(")
+    assert last_layer(model, last.head).name == name
     assert last_layer(torch.compile(model)).name == name
 
 
