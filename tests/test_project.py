@@ -29,7 +29,7 @@ LAYERS = [
 ]
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
 # What measures must not depend on how steps are taken.
-STEPS = {"samphire.optim.step", "samphire.optim.last_layer", "samphire.optim.batched", "samphire.optim.passes"}
+STEPS = {f"samphire.optim.{name}" for name in ("step", "passes", "last_layer", "batched", "feature_runs")}
 
 
 def imports(path):

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from samphire import pool
 from samphire.models import ToyNet, mlp
-from samphire.optim.batched import ALGORITHMS
+from samphire.optim.feature_runs import ALGORITHMS
 from samphire.optim.rules import asam, lsam, sam
 from samphire.train import ModuleConfig, Problem, Result, ToyConfig, fit_many, fleets, generator
 

@@ -314,5 +314,5 @@ def _markdown(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """The same in a table, whose cells a bar would end."""
+    """The same in a cell of a table, where a bar would end it."""
     return _markdown(text).replace("|", r"\|")

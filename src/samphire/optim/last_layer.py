@@ -43,7 +43,7 @@ class LastLayer:
         return call.inputs(self)[0]
 
     def one_pass(self, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> OnePass:
-        """A closure for ``SharpnessAware.step`` that runs the body once however often the head is asked.
+        """A closure for ``SharpnessAware.step`` that runs the body once and the head as often as the rule needs it.
 
         The gradients are those of the two-pass form, bit for bit, with BatchNorm and dropout too.
 
@@ -67,7 +67,7 @@ class LastLayer:
 
 
 def last_layer(model: nn.Module, head: nn.Module | str | None = None) -> LastLayer:
-    """Find the head of a model.
+    """The last layer of a model, its head.
 
     Args:
         model: Any module.
@@ -87,7 +87,7 @@ def last_layer(model: nn.Module, head: nn.Module | str | None = None) -> LastLay
 
 
 class OnePass:
-    """The closure made by :meth:`LastLayer.one_pass`; good for one step."""
+    """The closure of :meth:`LastLayer.one_pass`, for one step."""
 
     def __init__(self, last: LastLayer, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> None:
         self.last, self.forward, self.loss = last, forward, loss
@@ -106,7 +106,7 @@ class OnePass:
         return loss
 
     def _whole(self, cut: bool) -> Tensor:
-        """Run the model; if only the head's gradient is wanted, cut it off from the body, whose graph waits."""
+        """Run the model; if only the head's gradient is wanted, cut the body off and keep its graph."""
         with watching(self.last.head, cut) as call:
             out = self.forward()
         call.inputs(self.last)

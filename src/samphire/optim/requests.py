@@ -33,7 +33,7 @@ class At:
 
     Args:
         eps: Where, relative to the weights.
-        wrt: The names whose gradient is wanted; ``None`` for all. An engine may save the work for the rest; for no
+        wrt: The names to differentiate by; ``None`` for all. An engine may save the work for the rest; for no
             names at all, forward is enough.
         examples: Which examples of the batch take part; ``None`` for all.
         weights: What each example's loss is multiplied by before the mean is taken; ``None`` for 1.
@@ -102,8 +102,8 @@ class Memory(dict[str, Any]):
     Attributes:
         step: Steps done so far.
         groups: The base optimizer's parameter groups.
-        n: Examples in the batch, if the caller said.
-        labels: Their classes, if the caller said.
+        n: Examples in the batch, if the caller gave them.
+        labels: Their classes, if the caller gave them.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ def sharpness_aware_gradient(
     Args:
         rule: Any rule.
         loss: The loss as a function of ``{name: tensor}``; of the chosen examples too, if the rule chooses. For rules
-            that rank or weigh examples it returns their losses, of which the mean is taken.
+            that rank or weigh examples it returns their losses, and their mean is taken.
         w: The weights.
         memory: What the rule kept from earlier steps; it is brought up to date.
 
@@ -259,7 +259,7 @@ class Climb:
 
     @property
     def wrt(self) -> frozenset[str] | None:
-        """The names whose gradient the climb needs; ``None`` for all."""
+        """The names to differentiate by for this climb; ``None`` for all."""
         return None if self.on is None else self.names
 
     @property

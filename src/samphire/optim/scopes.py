@@ -54,7 +54,7 @@ class below:
 
 @dataclass(frozen=True)
 class of_type:
-    """The parameters of every module of these types, whatever its name.
+    """The parameters of every module of these types, under any name.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8))

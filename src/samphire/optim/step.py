@@ -6,7 +6,7 @@ import inspect
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -17,12 +17,20 @@ from torch.optim import Optimizer
 
 from samphire import restore, tree
 from samphire.checks import Count, Positive, check_value
-from samphire.optim.passes import Loss, Pass, Report, Watch, marked_as_perturbed
-from samphire.optim.requests import PER_EXAMPLE, At, Descent, Group, Memory, Rule, bind
+from samphire.optim.passes import (
+    Closure,
+    Loss,
+    Pass,
+    Report,
+    Watch,
+    example_losses,
+    marked_as_perturbed,
+    run_closure,
+)
+from samphire.optim.requests import At, Descent, Group, Memory, Rule, bind
 from samphire.optim.schedules import Rho
 from samphire.tree import Vector
 
-Closure = Callable[..., Loss]
 Rng = Literal["replay", "fresh"]
 Perturbation = Literal["global", "local"]
 Micro = Literal["full", "m"]
@@ -104,7 +112,7 @@ class SharpnessAware(Optimizer):
         self._directly = Vector()  # what those leave to be applied after the base optimizer
         self._overflowed = self._warned = self._in_pass = self._in_micro_batch = False
         self._open: weakref.ref[Generator[Pass, None, None]] | None = None
-        self._verdict = _Verdict()
+        self._overflow = _Overflow()
         self._ready = False
         super().__init__(base.param_groups, base.defaults)
         self._ready = True
@@ -209,7 +217,7 @@ class SharpnessAware(Optimizer):
                 for p in self.passes(n, labels):
                     with torch.enable_grad():
                         for closure in closures:
-                            _call(closure, p)
+                            run_closure(closure, p)
                 total = total + self.last.loss
         finally:
             self._in_micro_batch = False
@@ -240,7 +248,7 @@ class SharpnessAware(Optimizer):
             )
         self.last.skipped = self._overflowed
         if (scaler := self._live_scaler()) is not None:
-            self._verdict.tell(scaler, self._overflowed, next(iter(self._named.values())).device)
+            self._overflow.report(scaler, self._overflowed, next(iter(self._named.values())).device)
         if not self._overflowed:
             self.base.step()
             self._descend_directly()
@@ -283,7 +291,7 @@ class SharpnessAware(Optimizer):
                     descent = g
                     break
                 try:
-                    request = asking.send((g, _losses(p)) if wants_losses else g)
+                    request = asking.send((g, example_losses(p)) if wants_losses else g)
                     watch.sent(p, g, request.eps)
                     del g
                 except StopIteration as finished:
@@ -323,11 +331,11 @@ class SharpnessAware(Optimizer):
             del eps
             if p.wrt and self._prunes:
                 p.frozen = [q for name, q in self._named.items() if name not in p.wrt and q.requires_grad]
-                stack.enter_context(_frozen(p.frozen))
+                stack.enter_context(restore.frozen(p.frozen))
             if p.perturbed:
                 stack.enter_context(marked_as_perturbed())
                 stack.enter_context(restore.kept_buffers(self.model))
-                stack.enter_context(_kept_grads(self._others))
+                stack.enter_context(restore.kept_grads(self._others))
                 stack.enter_context(restore.replayed_rng(rng) if rng else nullcontext())
             if self._perturbs_locally():
                 stack.enter_context(restore.data_parallel(self.model).no_sync())  # type: ignore[union-attr]
@@ -461,76 +469,19 @@ class SharpnessAware(Optimizer):
     _step_supports_amp_scaling = True  # so scaler.step(opt) after passes() hands over instead of unscaling again
 
 
-class _Verdict:
+class _Overflow:
     """Tells a GradScaler, by its public face, whether this step overflowed: an optimizer of one dummy gradient."""
 
     param_groups: list[dict[str, Any]]
 
-    def tell(self, scaler: torch.amp.GradScaler, overflowed: bool, device: torch.device) -> None:
+    def report(self, scaler: torch.amp.GradScaler, overflowed: bool, device: torch.device) -> None:
         flag = nn.Parameter(torch.zeros((), device=device))
         flag.grad = torch.full((), math.inf if overflowed else 0.0, device=device)
         self.param_groups = [{"params": [flag]}]
         scaler.unscale_(self)  # type: ignore[arg-type]
 
 
-@contextmanager
-def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Parameters whose gradient nobody wants: autograd neither computes it nor goes deeper than it must."""
-    for p in parameters:
-        p.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for p in parameters:
-            p.requires_grad_(True)
-
-
-@contextmanager
-def _kept_grads(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Gradients of parameters that are not ours count once, from the clean pass."""
-    kept = [p.grad for p in parameters]
-    for p in parameters:
-        p.grad = None
-    try:
-        yield
-    finally:
-        for p, grad in zip(parameters, kept, strict=True):
-            p.grad = grad
-
-
 def _steps_by_closure(base: Optimizer) -> bool:
     """Whether the base evaluates the loss itself, as LBFGS does."""
     closure = inspect.signature(base.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
-
-
-def _call(closure: Closure, p: Pass) -> None:
-    takes_pass = any(
-        q.default is q.empty and q.kind in (q.POSITIONAL_ONLY, q.POSITIONAL_OR_KEYWORD)
-        for q in inspect.signature(closure).parameters.values()
-    )
-    if p.part is not None and not takes_pass:
-        raise TypeError(
-            "this rule works on parts of the batch, but the closure takes no argument; write 'def closure(p)' and "
-            "use x[p.examples], y[p.examples]."
-        )
-    before, p.loss = p.loss, None
-    loss = closure(p) if takes_pass else closure()
-    if loss is None:
-        raise TypeError("the closure returned None; it must return the loss (end it with 'return loss').")
-    if p.per_example and not p.losses:
-        raise TypeError(PER_EXAMPLE.format("the closure did not call p.backward"))
-    loss = loss.detach().mean() if isinstance(loss, Tensor) else loss
-    p.loss = loss if before is None else before + loss
-
-
-def _losses(p: Pass) -> Tensor:
-    """The losses of the examples, which the rule asked for."""
-    if len(p.losses) != 1:
-        raise TypeError(
-            PER_EXAMPLE.format("p.backward was not called")
-            if not p.losses
-            else "this rule ranks the examples of one batch, but the batch came in several parts; use micro='m', or "
-            "a loop over passes() for each part."
-        )
-    return p.losses[0]

@@ -13,7 +13,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from samphire.models import two_views
-from samphire.optim.batched import FeatureRuns, ModuleRuns, stacked
+from samphire.optim.batched import ModuleRuns, stacked
+from samphire.optim.feature_runs import FeatureRuns
 from samphire.optim.requests import rho_of
 from samphire.train.small_configs import ModuleConfig, RuleConfig, ToyConfig, count_steps, generator
 

@@ -16,7 +16,8 @@ from samphire import records
 from samphire.data import synthetic
 from samphire.data.synthetic import Corruption, Noise, Points, Spiral, Where
 from samphire.models import ToyNet
-from samphire.optim.batched import ALGORITHMS, Base
+from samphire.optim.batched import Base
+from samphire.optim.feature_runs import ALGORITHMS
 from samphire.optim.rules import rule_for_run
 
 TEST_POINTS = 2000

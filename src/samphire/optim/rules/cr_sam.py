@@ -14,7 +14,7 @@ __all__ = ["cr_sam"]
 
 @dataclass(frozen=True)
 class cr_sam:
-    r"""Curvature-regularised SAM: a finite difference holds the curvature along the climb down.  Three passes.
+    r"""Curvature-regularized SAM: a finite difference keeps the curvature along the climb small.  Three passes.
 
     .. math:: g_\pm = \nabla L(w \pm \rho\, g/\|g\|), \qquad
               \text{descend along } g_+ + \gamma\,(g_+ + g_- - 2 g) + \beta\,(g_+ - g_-).
@@ -34,7 +34,7 @@ class cr_sam:
         https://arxiv.org/abs/2312.13555
 
     Differences:
-        As in the released code; the paper's regulariser has logarithms, which would divide the two brackets.
+        As in the released code; the paper's regularizer has logarithms, which would divide the two brackets.
     """
 
     rho: Rho = 0.1

@@ -17,7 +17,7 @@ __all__ = ["entropy_sgd"]
 
 @dataclass(frozen=True)
 class entropy_sgd:
-    r"""Entropy-SGD: walk around by Langevin dynamics, then descend towards where the walk was.  ``inner`` passes.
+    r"""Entropy-SGD: walk around by Langevin dynamics, then descend toward the mean of the walk.  ``inner`` passes.
 
     .. math::
         w' &\leftarrow w' - \eta' \big(\nabla L(w') - \gamma (w - w')\big) + \sqrt{2\eta'}\, \varepsilon\, N(0, 1), \\

@@ -17,13 +17,13 @@ __all__ = ["esam"]
 
 @dataclass(frozen=True)
 class esam:
-    r"""Efficient SAM: climb with some tensors, descend on the examples that suffer most.  4/3 + gamma passes.
+    r"""Efficient SAM: climb with some tensors, descend on the examples that rise most.  4/3 + gamma passes.
 
     .. math::
         \epsilon &= \frac{\rho}{\beta}\, g_S / \|g_S\|, \quad S: \text{each tensor with probability } \beta
             \text{ (stochastic weight perturbation)}, \\
         \text{descend along } & \nabla L_{B^+}(w + \epsilon), \quad B^+: \text{the } \gamma |B| \text{ examples
-            whose loss rose most (sharpness-sensitive data selection)}.
+            with the largest rise of the loss (sharpness-sensitive data selection)}.
 
     Give :meth:`Pass.backward` the loss of each example, as for every rule that ranks them::
 
@@ -33,7 +33,7 @@ class esam:
             return losses.mean()
 
     Args:
-        rho: Length of the step uphill before it is divided by beta, so the real length is ``rho / beta``.
+        rho: Length of the step uphill before it is divided by beta, so the true length is ``rho / beta``.
         beta: Probability of each tensor; 1 takes all.
         gamma: Share of the examples in the second gradient (one at least); 1 takes all and saves their ranking.
         seed: Chooses the sequence of tensors.
@@ -86,6 +86,6 @@ class esam:
         return frozenset(n for n, u in zip(names, draws, strict=True) if u < self.beta or u == min(draws))
 
     def _rising(self, rise: Tensor) -> Tensor:
-        """The examples whose loss rose most, in the order of the batch; of equals, the first."""
+        """The examples with the largest rise, in the order of the batch; ties go to the first."""
         count = max(1, int(self.gamma * len(rise)))
         return rise.argsort(descending=True, stable=True)[:count].sort().values

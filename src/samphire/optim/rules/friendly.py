@@ -14,7 +14,7 @@ __all__ = ["friendly"]
 
 @dataclass(frozen=True)
 class friendly:
-    r"""Friendly SAM: climb without the full-batch part of the gradient, which is estimated by a mean.  Two passes.
+    r"""Friendly SAM: climb along the gradient minus an estimate of the full-batch gradient.  Two passes.
 
     .. math:: \epsilon = \rho\, \widehat{(g - \sigma m)}, \qquad m \leftarrow \lambda m + (1-\lambda)\, g.
 

@@ -24,7 +24,7 @@ class gam:
         \text{descend along } p - \gamma\,(m - \mathrm{proj}_p m).
 
     Args:
-        rho: Length of the step towards larger gradient norm.
+        rho: Length of the step toward larger gradient norm.
         r: Length of the steps uphill. The defaults are those for ResNets on CIFAR-100.
         b0: Share of the clean gradient in m.
         b1: Share of :math:`g_1` in p.
@@ -58,7 +58,7 @@ class gam:
         rho = memory.radius(self.rho)
         g0 = yield At()
         g1 = yield At(self.climb(w, self.r, g0))
-        up = self.climb(w, rho, g1 - g0)  # towards larger gradient norm
+        up = self.climb(w, rho, g1 - g0)  # toward larger gradient norm
         g2 = yield At(up)
         g3 = yield At(up + self.climb(w, self.r, g2))
         b = 1.0 if self.clean_weight == "one" else self.b0

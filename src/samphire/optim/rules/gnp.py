@@ -15,7 +15,7 @@ __all__ = ["gnp"]
 
 @dataclass(frozen=True)
 class gnp:
-    r"""Gradient-norm penalty: minimise the loss plus a multiple of its gradient's norm.  Two passes.
+    r"""Gradient-norm penalty: minimize the loss plus a multiple of its gradient's norm.  Two passes.
 
     .. math:: L + \lambda \|\nabla L\|: \qquad \text{descend along } (1-a)\, g + a\, \nabla L(w + \rho g/\|g\|),
               \quad a = \lambda/\rho.

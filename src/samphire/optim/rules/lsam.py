@@ -14,12 +14,12 @@ __all__ = ["lsam"]
 
 
 def lsam(rho: Rho = 0.05, head: str | Iterable[str] | Scope = scopes.head) -> sam:
-    r"""Last-layer SAM: climb with the head alone, descend with everything.  Two passes; one by ``split``.
+    r"""Last-layer SAM: climb with the head alone, descend with everything.  Two passes; one by ``last_layer``.
 
     .. math:: \tilde v = v + \rho\, \nabla_v L / \|\nabla_v L\|, \qquad
               \text{descend along } \nabla_{(\theta, v)} L(\theta, \tilde v).
 
-    ``split(model).one_pass`` makes a closure that takes this step at the cost of SGD.
+    ``last_layer(model).one_pass`` makes a closure that takes this step at the cost of SGD.
 
     Args:
         rho: Length of the step, measured over the head.

@@ -15,12 +15,12 @@ __all__ = ["m_sharpness"]
 
 @dataclass(frozen=True)
 class m_sharpness:
-    r"""m-sharpness: a perturbation of its own for every micro-batch of m examples.  The passes of the inner rule.
+    r"""m-sharpness: its own perturbation for every micro-batch of m examples.  The passes of the inner rule.
 
     .. math:: \text{descend along } \frac1n \sum_j |B_j|\; G(w; B_j), \qquad |B_j| \le m,
 
     with ``G`` the inner rule's gradient on part ``B_j`` of the batch. SAM papers that train on many
-    replicas without synchronising the perturbation do this implicitly.
+    replicas without synchronizing the perturbation do this implicitly.
 
     Args:
         m: Examples that share one perturbation (a size, not a number of parts).

@@ -21,7 +21,7 @@ class random:
     .. math:: \epsilon = \rho\, z / \|z\|, \quad z \sim N(0, I) \text{ drawn anew each step}.
 
     The clean forward is kept, so that only the direction differs from SAM: BatchNorm sees clean weights, and the
-    clean loss is returned. (A closure that runs ``loss.backward()`` itself pays for a gradient nobody uses;
+    clean loss is returned. (A closure that runs ``loss.backward()`` itself pays for a gradient that is not used;
     ``p.backward(loss)`` does not.) The draw depends on ``seed`` and the
     step alone: it is the same on every rank and after a resume, and the global RNG is not touched.
 

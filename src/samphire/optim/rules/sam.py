@@ -14,7 +14,7 @@ __all__ = ["sam"]
 
 @dataclass(frozen=True)
 class sam:
-    r"""Sharpness-aware minimization: descend along the gradient found one step uphill.  Two passes.
+    r"""Sharpness-aware minimization: descend along the gradient one step uphill.  Two passes.
 
     .. math:: \epsilon = \rho\, g / \|g\|, \qquad \text{descend along } \nabla L(w + \epsilon).
 

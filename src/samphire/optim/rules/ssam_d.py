@@ -17,19 +17,19 @@ __all__ = ["ssam_d"]
 
 @dataclass(frozen=True)
 class ssam_d:
-    r"""Sparse SAM, dynamic: climb with some entries, of which the flattest are replaced now and then.  Two passes.
+    r"""Sparse SAM, dynamic: climb with some entries; now and then the flattest of them are replaced.  Two passes.
 
-    .. math:: \epsilon = m \odot \rho\, g/\|g\|; \qquad \text{every so often } \tfrac a2 (1 + \cos \tfrac{\pi t}{T})
+    .. math:: \epsilon = m \odot \rho\, g/\|g\|; \qquad \text{now and then } \tfrac a2 (1 + \cos \tfrac{\pi t}{T})
               (1-s)\, d \text{ active entries of least } |g| \text{ make room for as many at random.}
 
-    The first mask is random. A new mask is used from the next step on. ``opt.last.perturbed`` says how many entries
-    moved; the mask is part of ``opt.state_dict()``.
+    The first mask is random. A new mask is used from the next step on. ``opt.last.perturbed`` is the share of entries
+    that moved; the mask is part of ``opt.state_dict()``.
 
     Args:
         rho: Length of the step before the mask.
         sparsity: Share of the entries left out; 0 is SAM.
         every: Steps from one change of the mask to the next.
-        steps: Length of the training (T), over which fewer and fewer are replaced.
+        steps: Length of the training (T), in the course of it fewer and fewer are replaced.
         drop: Share of the active entries replaced at first (a).
         seed: Chooses the random entries: the same on every rank and after a resume.
 
@@ -44,7 +44,7 @@ class ssam_d:
 
     Differences:
         The released code drops more entries than it can grow where ``sparsity < a / (1 + a)``, so that its default
-        of 0.2 begins with 0.6 of the entries instead of 0.8; here as many are dropped as there are to grow.
+        of 0.2 begins with 0.6 of the entries instead of 0.8; here no more are dropped than can grow.
     """
 
     rho: Rho = 0.1

@@ -25,7 +25,7 @@ class ssam_f:
     .. math:: \epsilon = m \odot \rho\, g/\|g\|, \qquad m = \text{top } (1-s)\, d \text{ entries of }
               \tfrac1n \textstyle\sum_i (\nabla \ell_i)^2.
 
-    The length is not made up for the entries left out. ``opt.last.perturbed`` says how many moved. The mask is
+    Leaving entries out makes the step shorter. ``opt.last.perturbed`` is the share that moved. The mask is
     part of ``opt.state_dict()``.
 
     Args:
@@ -46,7 +46,7 @@ class ssam_f:
 
     Differences:
         The released code takes its first step without a climb and runs the Fisher pass in training mode with single
-        examples, which spoils BatchNorm's statistics; here the mask is there from the first step and
+        examples, which spoils BatchNorm's statistics; here the mask is used from the first step on and
         :func:`samphire.optim.fisher` leaves the model as it was.
     """
 

@@ -14,7 +14,7 @@ __all__ = ["wsam"]
 
 @dataclass(frozen=True)
 class wsam:
-    r"""WSAM: sharpness as a regulariser with a weight of its own.  Two passes.
+    r"""WSAM: sharpness as a regularizer with its own weight.  Two passes.
 
     .. math:: L + \frac{\gamma}{1-\gamma}\, (L_p - L): \qquad
               \text{base step along } g, \text{ then } w \leftarrow w - \eta\, \tfrac{\gamma}{1-\gamma}\, (g_p - g).
@@ -24,8 +24,8 @@ class wsam:
     Args:
         rho: Length of the step uphill.
         gamma: Weight of the sharpness; 0.9 multiplies it by 9.
-        decouple: Apply the sharpness past the base optimizer's momentum and preconditioner, as published; ``False``
-            sends the sum through it.
+        decouple: Apply the sharpness after the base optimizer, without its momentum and preconditioner, as
+            published; ``False`` sends the sum through it.
         max_norm: Clip both gradients to this length, as the released code does. (The optimizer's own ``clip_norm``
             would clip the base step alone.)
 
