@@ -65,7 +65,7 @@ def test_the_table_and_json_have_the_same_rules(described):
         "passes": 2.0,
         "memory": 0.0,
         "perturbs": "all parameters",
-        "summary": "Sharpness-aware minimization: descend along the gradient found one step uphill.",
+        "summary": "Sharpness-aware minimization: descend along the gradient one step uphill.",
         "settings": "",
     }
 
@@ -112,7 +112,7 @@ class Plain:
 
 
 def test_a_rule_that_stays_where_it_is_perturbs_nothing():
-    assert describe.watch(Plain()) == describe.Seen(0.0, "nothing")
+    assert describe.watch(Plain()) == describe.Footprint(0.0, "nothing")
 
 
 def test_watching_leaves_the_random_numbers_alone():

@@ -75,7 +75,8 @@ AROUND_BASES = {
     "wsam": wsam(0.1, gamma=0.6),  # a part of its step goes past the base
     "ssam_f": ssam_f(0.2, sparsity=0.4, every=2),
     "entropy_sgd": entropy_sgd(inner=3, lr=0.05, gamma=0.1, noise=1e-3),
-    "ae_sam": ae_sam(10, sam(0.1)),  # whose runs cannot step together
+    "ae_sam": ae_sam(10, sam(0.1)),  # it branches, so its runs cannot step together
+    "every ae_sam": every(2, ae_sam(10, sam(0.1))),
 }
 
 

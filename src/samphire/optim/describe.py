@@ -21,7 +21,7 @@ from samphire.optim.requests import At, Memory, Rule, bind, drive, gradient_at
 from samphire.optim.rules import RULES, rule_for_run
 from samphire.tree import Vector
 
-__all__ = ["Description", "Seen", "Setting", "describe", "page", "paper", "table", "watch"]
+__all__ = ["Description", "Footprint", "Setting", "describe", "page", "paper", "table", "watch"]
 
 STEPS = 12  # two periods of the rules that have one (k=5), and a little
 EXAMPLES = 32  # two parts for the rules that split a batch (m=16)
@@ -80,14 +80,14 @@ def describe(name: str) -> Description:
     make = RULES[name]
     first, formulas, remarks, sections = _read(inspect.getdoc(make) or "")
     summary, _, cost = first.partition(".  ")
-    seen = watch(rule_for_run(name, STEPS, EXAMPLES))
+    footprint = watch(rule_for_run(name, STEPS, EXAMPLES))
     return Description(
         name,
         f"{summary}.",
         cost,
         make().passes,
-        seen.memory,
-        seen.perturbs,
+        footprint.memory,
+        footprint.perturbs,
         paper(sections.get("References", "")),
         formulas,
         remarks,
@@ -101,14 +101,14 @@ def describe(name: str) -> Description:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a rule did to a small network: copies of the parameters kept, and which parameters were displaced."""
+class Footprint:
+    """What a rule did to a small network: the copies of the parameters it keeps, the parameters it displaces."""
 
     memory: float
     perturbs: str
 
 
-def watch(watched: Rule) -> Seen:
+def watch(watched: Rule) -> Footprint:
     """Train a network of a Linear, a LayerNorm and a Linear layer (the head) for some steps, and look.
 
     Example:
@@ -134,7 +134,7 @@ def watch(watched: Rule) -> Seen:
         w = {name: t - 0.1 * along[name] if name in along else t for name, t in w.items()}
         steps.append(_moved(displacements))
     size = sum(t.nbytes for t in w.values())
-    return Seen(round(sum(t.nbytes for t in _kept(memory) if t.ndim) / size, 2), _perturbed(steps, model))
+    return Footprint(round(sum(t.nbytes for t in _kept(memory) if t.ndim) / size, 2), _perturbed(steps, model))
 
 
 def _noting(displacements: list[Vector], answer: Callable[[At], Any]) -> Callable[[At], Any]:

@@ -17,7 +17,7 @@ __all__ = ["esam"]
 
 @dataclass(frozen=True)
 class esam:
-    r"""Efficient SAM: climb with some tensors, descend on the examples that rise most.  4/3 + gamma passes.
+    r"""Efficient SAM: climb with some tensors, descend on the examples with the largest rise.  4/3 + gamma passes.
 
     .. math::
         \epsilon &= \frac{\rho}{\beta}\, g_S / \|g_S\|, \quad S: \text{each tensor with probability } \beta

@@ -29,7 +29,7 @@ class ssam_d:
         rho: Length of the step before the mask.
         sparsity: Share of the entries left out; 0 is SAM.
         every: Steps from one change of the mask to the next.
-        steps: Length of the training (T), in the course of it fewer and fewer are replaced.
+        steps: Length of the training (T); the later, the fewer entries are replaced.
         drop: Share of the active entries replaced at first (a).
         seed: Chooses the random entries: the same on every rank and after a resume.
 
