@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from samphire.models import ResNet18, small_cnn
-from samphire.optim import SharpnessAware, looksam, lsam, msam, sam, split
+from samphire.optim import SharpnessAware, last_layer, looksam, lsam, msam, sam
 from timing import Step, interleaved, machine, ratio, store
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench-step.json"
@@ -59,8 +59,8 @@ def methods(make: Callable[[], nn.Module], x: Tensor, y: Tensor) -> dict[str, St
     def once() -> Step:
         model = make()
         opt = SharpnessAware(model, sgd_for(model), lsam(0.05))
-        layers = split(model)
-        return lambda: opt.step(layers.one_pass(lambda: model(x), lambda out: nn.functional.cross_entropy(out, y)))
+        last = last_layer(model)
+        return lambda: opt.step(last.one_pass(lambda: model(x), lambda out: nn.functional.cross_entropy(out, y)))
 
     model = make()
     sgd = sgd_for(model)

@@ -3,7 +3,7 @@
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Union
 
 import pytest
 
@@ -16,6 +16,7 @@ from samphire.checks import (
     Whole,
     check_fields,
     check_one_of,
+    check_value,
     check_whole,
     declared_ranges,
 )
@@ -83,3 +84,13 @@ def test_whole_numbers_have_two_ends():
     check_whole("batch", 3, least=1, most=3)
     with pytest.raises(ValueError, match=r"^batch must be a whole number in \[1, 3\], got 4\.$"):
         check_whole("batch", 4, least=1, most=3)
+
+
+def test_a_union_also_takes_what_its_other_types_take():
+    kind = Union[AtLeastZero, str, None]  # noqa: UP007
+    for value in (0.5, "schedule", None):
+        check_value("rho", value, kind)
+    for value in (-1, True, [0.5]):
+        with pytest.raises(ValueError, match=rf"^rho must be a finite number >= 0, got {re.escape(repr(value))}\.$"):
+            check_value("rho", value, kind)
+    check_value("anything", object(), int | str)

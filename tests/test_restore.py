@@ -70,3 +70,22 @@ def test_wrappers_are_taken_off():
     net = model()
     assert restore.unwrapped(net) is net
     assert restore.unwrapped(torch.compile(net)) is net
+
+
+def test_frozen_parameters_have_no_gradient_and_are_trainable_again():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    with pytest.raises(ZeroDivisionError), restore.frozen(list(net[0].parameters())):
+        net(torch.ones(1, 2)).sum().backward()
+        raise ZeroDivisionError
+    assert [p.grad is None for p in net.parameters()] == [True, True, False, False]
+    assert all(p.requires_grad for p in net.parameters())
+
+
+def test_gradients_are_put_back():
+    net = nn.Linear(2, 1)
+    net.weight.grad = torch.full((1, 2), 7.0)
+    with restore.kept_grads(list(net.parameters())):
+        assert net.weight.grad is None
+        net(torch.ones(1, 2)).sum().backward()
+    assert net.weight.grad.tolist() == [[7.0, 7.0]]
+    assert net.bias.grad is None

@@ -118,3 +118,9 @@ def test_random_directions_depend_on_the_seed_alone():
     big = tree.randn_like(Vector({"x": torch.empty(100_000)}), 3).tensors["x"]
     assert abs(big.mean().item()) < 0.02
     assert abs(big.std().item() - 1) < 0.02
+
+
+def test_largest_marks_exactly_k_entries():
+    v = Vector({"a": torch.tensor([[1.0, 5.0], [5.0, 2.0]]), "b": torch.tensor([5.0, 0.0])})
+    assert [int(sum(t.sum() for t in tree.largest(v, k).tensors.values())) for k in range(7)] == list(range(7))
+    assert tree.largest(v, 4).dense()["a"].tolist() == [[False, True], [True, True]]

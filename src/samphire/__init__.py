@@ -5,41 +5,10 @@ opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum
 loss = opt.step(closure)
 """
 
-from samphire.optim import (
-    SharpnessAware,
-    ae_sam,
-    asam,
-    cr_sam,
-    entropy_sgd,
-    esam,
-    every,
-    friendly,
-    gam,
-    gnp,
-    gsam,
-    imb_sam,
-    looksam,
-    lsam,
-    m_sharpness,
-    msam,
-    random,
-    sagm,
-    sam,
-    sam_on,
-    split,
-    ssam_d,
-    ssam_f,
-    stable,
-    stale,
-    vasso,
-    wsam,
-)
+from samphire.optim import SharpnessAware, last_layer, rules
+from samphire.optim.rules import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "SharpnessAware", "split",
-    "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam", "wsam",
-    "ssam_f", "ssam_d", "esam", "imb_sam", "entropy_sgd",
-    "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
-]  # fmt: skip
+__all__ = ["SharpnessAware", "last_layer"]
+__all__ += rules.__all__

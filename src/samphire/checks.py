@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 __all__ = [
-    "AtLeastZero", "Count", "Fraction", "Positive", "Range", "Whole",
-    "check_fields", "check_flag", "check_indices", "check_number", "check_one_of", "check_whole", "declared_ranges",
+    "AtLeastZero", "BelowOne", "Count", "Fraction", "Positive", "PositiveFraction", "Range", "Whole",
+    "check_fields", "check_flag", "check_indices", "check_number", "check_one_of", "check_value", "check_whole",
+    "declared_ranges",
     "hint",
 ]  # fmt: skip
 
@@ -69,6 +70,8 @@ class Range:
 Positive = Annotated[float, Range(above=0)]
 AtLeastZero = Annotated[float, Range(least=0)]
 Fraction = Annotated[float, Range(least=0, most=1)]
+PositiveFraction = Annotated[float, Range(above=0, most=1)]
+BelowOne = Annotated[float, Range(least=0, below=1)]
 Whole = Annotated[int, Range(least=0, whole=True)]
 Count = Annotated[int, Range(least=1, whole=True)]
 
@@ -138,37 +141,48 @@ def check_flag(name: str, value: object) -> None:
         raise ValueError(f"{name} must be true or false, got {value!r}.")
 
 
-def check_fields(record: Any, owner: str = "") -> None:
-    """Check every field of a dataclass whose type says what it may be: a range, a choice of words, a flag.
+def check_value(name: str, value: object, kind: Any) -> None:
+    """Refuse what a type does not allow: a number outside its range, an unknown word, a flag that is none.
 
     Args:
-        record: The dataclass; a field of type ``T | None`` may also be ``None``.
+        name: What the message begins with.
+        value: The value.
+        kind: The type: a declared range, a ``Literal`` or ``bool``, alone or as ``T | Other``, which also allows
+            instances of ``Other`` (such as ``None``). Other types are not checked.
+
+    Example:
+        >>> check_value("clip", None, Union[Positive, None])
+        >>> check_value("rng", "now", Literal["replay", "fresh"])
+        Traceback (most recent call last):
+            ...
+        ValueError: rng must be 'replay' or 'fresh', got 'now'.
+    """
+    _check(name, value, *_limit(kind))
+
+
+def check_fields(record: Any, owner: str = "") -> None:
+    """Check every field of a dataclass by its type, as :func:`check_value` does.
+
+    Args:
+        record: The dataclass.
         owner: What the message begins with, for instance the name of a rule.
 
     Example:
         >>> @dataclass(frozen=True)
-        ... class Gsam:
+        ... class gsam:
         ...     alpha: AtLeastZero = 0.4
         ...     descend: Literal["perturbed", "clean"] = "perturbed"
         ...     def __post_init__(self):
         ...         check_fields(self, "gsam")
-        >>> Gsam(alpha=-1)
+        >>> gsam(alpha=-1)
         Traceback (most recent call last):
             ...
         ValueError: gsam: alpha must be a finite number >= 0, got -1.
     """
     before = f"{owner}: " if owner else ""
     kind: Any = type(record)
-    for name, (limits, optional) in _limits(kind).items():
-        value = getattr(record, name)
-        if value is None and optional:
-            continue
-        if isinstance(limits, Range):
-            check_number(before + name, value, limits)
-        elif limits is bool:
-            check_flag(before + name, value)
-        elif value not in limits:
-            raise ValueError(f"{before}{name} must be {' or '.join(map(repr, limits))}, got {value!r}.")
+    for name, limits in _limits(kind).items():
+        _check(before + name, getattr(record, name), *limits)
 
 
 def declared_ranges(record: type) -> dict[str, Range]:
@@ -176,20 +190,34 @@ def declared_ranges(record: type) -> dict[str, Range]:
     return {name: limits for name, (limits, _) in _limits(record).items() if isinstance(limits, Range)}
 
 
+def _check(name: str, value: object, limits: Any, others: tuple[type, ...]) -> None:
+    if limits is None or isinstance(value, others):
+        return
+    if isinstance(limits, Range):
+        check_number(name, value, limits)
+    elif limits is bool:
+        check_flag(name, value)
+    elif value not in limits:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, limits))}, got {value!r}.")
+
+
 @cache
-def _limits(record: Any) -> dict[str, tuple[Any, bool]]:
+def _limits(record: Any) -> dict[str, tuple[Any, tuple[type, ...]]]:
     hints = get_type_hints(record, include_extras=True)
-    limits = {field.name: _limit(hints[field.name]) for field in fields(record)}
-    return {name: limit for name, limit in limits.items() if limit[0] is not None}
+    return {field.name: _limit(hints[field.name]) for field in fields(record)}
 
 
-def _limit(kind: Any) -> tuple[Any, bool]:
-    """What a type says of its values (``None`` for nothing we check), and whether it allows ``None``."""
+def _limit(kind: Any) -> tuple[Any, tuple[type, ...]]:
+    """What a type says of its values (``None`` for nothing we check), and the classes it allows beside them."""
     if get_origin(kind) in (Union, UnionType):
-        others = [part for part in get_args(kind) if part is not NoneType]
-        return (_limit(others[0])[0] if len(others) == 1 else None), len(others) < len(get_args(kind))
+        parts = get_args(kind)
+        limits = [_limit(part)[0] for part in parts]
+        others = tuple(part for part, limit in zip(parts, limits, strict=True) if limit is None)
+        if not all(isinstance(part, type) for part in others):
+            return None, ()
+        return next((limit for limit in limits if limit is not None), None), others
     if get_origin(kind) is Annotated:
-        return next((part for part in get_args(kind)[1:] if isinstance(part, Range)), None), False
+        return next((part for part in get_args(kind)[1:] if isinstance(part, Range)), None), ()
     if get_origin(kind) is Literal:
-        return get_args(kind), False
-    return (bool if kind is bool else None), False
+        return get_args(kind), ()
+    return (bool if kind is bool else None), ()

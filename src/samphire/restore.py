@@ -1,8 +1,8 @@
-"""Leave a model as it was: its modes, buffers and random numbers, whatever happens in between."""
+"""Leave a model as it was: its modes, buffers, gradients and random numbers, also after an exception."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 RngState = dict[torch.device, Tensor]
 
 __all__ = [
-    "RngState", "evaluation_mode", "kept_buffers", "kept_modes", "replayed_rng", "rng_state", "set_rng_state",
-    "untouched", "unwrapped",
+    "RngState", "data_parallel", "evaluation_mode", "frozen", "kept_buffers", "kept_grads", "kept_modes",
+    "replayed_rng", "rng_state", "set_rng_state", "untouched", "unwrapped",
 ]  # fmt: skip
 
 
@@ -24,9 +24,21 @@ def unwrapped(model: nn.Module) -> nn.Module:
         >>> unwrapped(torch.compile(nn.Linear(2, 1)))
         Linear(in_features=2, out_features=1, bias=True)
     """
-    while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
-        model = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod  # type: ignore[assignment]
-    return model
+    *_, innermost = _from_outside_in(model)
+    return innermost
+
+
+def data_parallel(model: nn.Module) -> DistributedDataParallel | None:
+    """The DistributedDataParallel around a model, if there is one; torch.compile may be around that."""
+    return next((module for module in _from_outside_in(model) if isinstance(module, DistributedDataParallel)), None)
+
+
+def _from_outside_in(model: nn.Module) -> Iterator[nn.Module]:
+    yield model
+    if isinstance(model, DistributedDataParallel):
+        yield from _from_outside_in(model.module)
+    elif hasattr(model, "_orig_mod"):
+        yield from _from_outside_in(model._orig_mod)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -93,6 +105,31 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
         if kept:
             with torch.no_grad():
                 torch._foreach_copy_([buffer for *_, buffer, _ in kept], [copy for *_, copy in kept])
+
+
+@contextmanager
+def frozen(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """No gradient for some trainable parameters: autograd neither computes it nor goes deeper than it must."""
+    for p in parameters:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in parameters:
+            p.requires_grad_(True)
+
+
+@contextmanager
+def kept_grads(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Put the gradients of some parameters back afterwards; in between they start from none."""
+    kept = [p.grad for p in parameters]
+    for p in parameters:
+        p.grad = None
+    try:
+        yield
+    finally:
+        for p, grad in zip(parameters, kept, strict=True):
+            p.grad = grad
 
 
 def rng_state(devices: set[torch.device]) -> RngState:

@@ -6,7 +6,7 @@ from torch import nn
 
 from cases import loss_of, problem, weights
 from samphire.baselines import CcSam
-from samphire.optim import split
+from samphire.optim import last_layer
 from samphire.tree import Vector, norm
 
 
@@ -32,14 +32,14 @@ def test_cc_sam_by_the_formula():
 
     before = weights(model)
     expected = torch.func.grad(objective)(w)
-    loss = CcSam(split(model), counts, k, flat)(lambda: model(x), y)
+    loss = CcSam(last_layer(model), counts, k, flat)(lambda: model(x), y)
     loss.backward()
     assert loss.item() == pytest.approx(objective(w).item(), rel=1e-12)
     for name, p in model.named_parameters():
         torch.testing.assert_close(p.grad, expected[name], rtol=1e-10, atol=1e-13)
 
 
-ONE = split(nn.Sequential(nn.Linear(1, 1)))
+ONE = last_layer(nn.Sequential(nn.Linear(1, 1)))
 BAD = [
     (lambda: CcSam(ONE, []), "cc_sam: counts must have the training examples of each class"),
     (lambda: CcSam(ONE, [1], k=-1.0), "cc_sam: k must be a finite number >= 0, got -1"),

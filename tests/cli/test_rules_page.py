@@ -65,7 +65,7 @@ def test_the_table_and_json_have_the_same_rules(described):
         "passes": 2.0,
         "memory": 0.0,
         "perturbs": "all parameters",
-        "summary": "Sharpness-aware minimization: descend along the gradient found one step uphill.",
+        "summary": "Sharpness-aware minimization: descend along the gradient one step uphill.",
         "settings": "",
     }
 
@@ -112,7 +112,7 @@ class Plain:
 
 
 def test_a_rule_that_stays_where_it_is_perturbs_nothing():
-    assert describe.watch(Plain()) == describe.Seen(0.0, "nothing")
+    assert describe.watch(Plain()) == describe.Footprint(0.0, "nothing")
 
 
 def test_watching_leaves_the_random_numbers_alone():
@@ -126,7 +126,7 @@ def test_watching_leaves_the_random_numbers_alone():
 @pytest.mark.parametrize("name", optim.RULES)
 def test_declared_passes_are_the_requests_made(name):
     """Over whole periods, each request counted by its share of the examples, a forward alone as a third."""
-    rule, n, steps = describe.in_use(name, steps=40), 32, 40
+    rule, n, steps = optim.rule_for_run(name, steps=40, batch=32), 32, 40
     model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
     w = {k: p.detach() for k, p in model.named_parameters()}
     bound, memory, asked = optim.bind(rule, model), optim.Memory(labels=torch.arange(n) % 2), 0.0

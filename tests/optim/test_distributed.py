@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cases import ALL, loss_of, problem, weights
 from samphire import optim
-from samphire.optim import Memory, SharpnessAware, gsam, lsam, m_sharpness, sam, split
-from samphire.optim.rules.examples import Esam
+from samphire.optim import Memory, SharpnessAware, gsam, last_layer, lsam, m_sharpness, sam
 
 STEPS = 4
 HALVES = [slice(0, 4), slice(4, 8)]
@@ -22,7 +21,7 @@ HALVES = [slice(0, 4), slice(4, 8)]
 
 def per_rank(rule):
     """The rule with micro-batches that fit into half a batch."""
-    return m_sharpness(2, rule.rule) if isinstance(rule, optim.rules.policies.MSharpness) else rule
+    return m_sharpness(2, rule.rule) if isinstance(rule, m_sharpness) else rule
 
 
 def train(model, opt, x, y, steps=STEPS):
@@ -95,7 +94,7 @@ def one_pass(rank):
         for _ in range(2):
             loss = lambda out: cross_entropy(out, y)
             opt.step(
-                split(model).one_pass(lambda: model(x), loss)
+                last_layer(model).one_pass(lambda: model(x), loss)
                 if once
                 else lambda p: p.backward(loss(model(x))) or p.loss
             )
@@ -104,7 +103,7 @@ def one_pass(rank):
     model = DistributedDataParallel(inner)
     try:
         opt = SharpnessAware(model, sgd(model), lsam(0.2))
-        opt.step(split(model).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)))
+        opt.step(last_layer(model).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)))
     except ValueError as error:
         return all(torch.equal(runs[0][n], runs[1][n]) for n in runs[0]), str(error)
 
@@ -163,7 +162,7 @@ def alone(rule, order=slice(None)):
 INTERLEAVED = [0, 1, 4, 5, 2, 3, 6, 7]
 
 
-class EachRanksOwn(Esam):
+class EachRanksOwn(optim.esam):
     """esam on the whole batch, each rank's half of it ranked by itself."""
 
     def _rising(self, rise):
@@ -173,9 +172,9 @@ class EachRanksOwn(Esam):
 
 def together(rule):
     """One process that does what ranks with a common perturbation do: the rule, and the order of the examples."""
-    if isinstance(rule, Esam):
+    if isinstance(rule, optim.esam):
         return EachRanksOwn(rule.rho, rule.beta, rule.gamma, rule.seed, rule.climb), slice(None)
-    if isinstance(getattr(rule, "rule", None), Esam):
+    if isinstance(getattr(rule, "rule", None), optim.esam):
         return replace(rule, rule=together(rule.rule)[0]), slice(None)
     return rule, INTERLEAVED
 

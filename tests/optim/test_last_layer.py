@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from cases import weights
 from samphire import optim
-from samphire.optim import At, SharpnessAware, asam, every, gsam, lsam, sam, split
+from samphire.optim import At, SharpnessAware, asam, every, gsam, last_layer, lsam, sam
 from samphire.tree import unit
 
 
@@ -64,13 +64,13 @@ def train(one_pass, rule, head, loss, dtype=torch.float32, steps=4, rng="replay"
     torch.manual_seed(0)
     model = Net(head()).to(dtype)
     opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), rule, rng=rng)
-    layers = split(model, "fc")
+    last = last_layer(model, "fc")
     seen, bodies = [], []
     model.conv.register_forward_pre_hook(lambda *_: bodies.append(1))
     for _ in range(steps):
         x, y = torch.randn(6, 2, 5, 5, dtype=dtype), torch.randint(3, (6,))
         if one_pass:
-            closure = layers.one_pass(lambda: model(x), lambda out: loss(out, y))
+            closure = last.one_pass(lambda: model(x), lambda out: loss(out, y))
         else:
             closure = lambda p: p.backward(loss(model(x), y)) or p.loss
         seen.append(float(opt.step(closure)))
@@ -109,7 +109,7 @@ def test_one_pass_under_autocast_and_scaler():
 
         loss = lambda out: cross_entropy(out.float(), y)
         opt.step(
-            split(model).one_pass(forward, loss) if one_pass else lambda p: p.backward(loss(forward())) or p.loss
+            last_layer(model).one_pass(forward, loss) if one_pass else lambda p: p.backward(loss(forward())) or p.loss
         )
         scaler.update()
         return model.state_dict()
@@ -132,7 +132,7 @@ def test_clean_loss_and_weights_after_an_exception_in_the_loss():
         return cross_entropy(out, y)
 
     with pytest.raises(KeyError, match="boom"):
-        opt.step(split(model).one_pass(lambda: model(x), loss))
+        opt.step(last_layer(model).one_pass(lambda: model(x), loss))
     for name, p in model.named_parameters():
         assert torch.equal(p, before[name])
     assert not model.fc._forward_hooks
@@ -155,7 +155,7 @@ def test_bad_use_gets_one_sentence():
 
     def attempt(model, rule, head=None):
         opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), rule)
-        opt.step(split(model, head).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)), n=6)
+        opt.step(last_layer(model, head).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)), n=6)
 
     for call, kind, message in [
         (
@@ -166,9 +166,9 @@ def test_bad_use_gets_one_sentence():
         (lambda: attempt(TwoHeads(), lsam()), RuntimeError, "the model ran without calling its head 'unused'"),
         (lambda: attempt(Net(), sam()), ValueError, "the rule moves 'conv.0.bias', outside the head 'fc'; use lsam"),
         (lambda: attempt(Net(), optim.m_sharpness(2, lsam())), TypeError, "takes it in parts"),
-        (lambda: split(Net(), "head"), ValueError, "no module named 'head'; it has conv, conv.0"),
-        (lambda: split(Net(), nn.Linear(1, 1)), ValueError, "is not a module of the model"),
-        (lambda: split(nn.Conv2d(1, 1, 1)), ValueError, "Conv2d has no Linear layer"),
+        (lambda: last_layer(Net(), "head"), ValueError, "no module named 'head'; it has conv, conv.0"),
+        (lambda: last_layer(Net(), nn.Linear(1, 1)), ValueError, "is not a module of the model"),
+        (lambda: last_layer(nn.Conv2d(1, 1, 1)), ValueError, "Conv2d has no Linear layer"),
     ]:
         with pytest.raises(kind, match=message):
             call()
@@ -203,16 +203,16 @@ ARCHITECTURES = {
 
 
 @pytest.mark.parametrize(("model", "name"), ARCHITECTURES.values(), ids=ARCHITECTURES)
-def test_split_finds_the_head_and_says_which(model, name):
-    found = split(model)
-    assert found.name == name
-    assert found.parameters == {f"{name}.weight", f"{name}.bias"}
-    assert f"head={name!r}" in repr(found)
-    assert split(model, found.head).name == name
-    assert split(torch.compile(model)).name == name
+def test_the_head_is_found_and_named(model, name):
+    last = last_layer(model)
+    assert last.name == name
+    assert last.parameters == {f"{name}.weight", f"{name}.bias"}
+    assert repr(last).startswith(f"LastLayer({name!r}: Linear(")
+    assert last_layer(model, last.head).name == name
+    assert last_layer(torch.compile(model)).name == name
 
 
 def test_features_are_what_the_head_is_given():
     model = Net().eval()
     x = torch.randn(3, 2, 5, 5)
-    assert torch.equal(split(model).features(x), model.conv(x))
+    assert torch.equal(last_layer(model).features(x), model.conv(x))

@@ -213,7 +213,7 @@ def test_every_buffer_sees_the_first_pass_over_the_examples_only(r):
     identities = {name: id(b) for name, b in model.named_buffers()}
     for step in range(3):
         twin = copy.deepcopy(model)
-        if isinstance(r, optim.rules.policies.MSharpness):
+        if isinstance(r, optim.m_sharpness):
             twin(x[:4])
             twin(x[4:])
         elif not (r.passes == 1 and step):  # their only pass is displaced after the first step

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from samphire.checks import Range, check_indices, check_number
-from samphire.optim.last_layer import Split, watching
+from samphire.optim.last_layer import LastLayer, watching
 
 __all__ = ["CcSam"]
 
@@ -27,16 +27,16 @@ class CcSam:
     optimizer, or under any rule.
 
     Args:
-        split: The model as body and head, from :func:`samphire.optim.split`.
+        last: The model's last layer, from :func:`samphire.optim.last_layer`.
         counts: Training examples of each class.
         k: Scale of the radii.
         flat: Weight f of the perturbed loss; 0.3 for ten classes, 0.5 for a hundred.
 
     Example:
-        >>> from samphire.optim import split
+        >>> from samphire.optim import last_layer
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> x, y = torch.randn(16, 4), torch.randint(3, (16,))
-        >>> loss = CcSam(split(model), counts=[500, 50, 5])(lambda: model(x), y)
+        >>> loss = CcSam(last_layer(model), counts=[500, 50, 5])(lambda: model(x), y)
         >>> loss.backward()
 
     References:
@@ -46,19 +46,19 @@ class CcSam:
         A class with a single example would have an infinite radius; here ``n_c - 1`` is at least 1.
     """
 
-    def __init__(self, split: Split, counts: Sequence[int], k: float = 1e-6, flat: float = 0.3) -> None:
+    def __init__(self, last: LastLayer, counts: Sequence[int], k: float = 1e-6, flat: float = 0.3) -> None:
         if not counts or min(counts) < 0:
             raise ValueError(f"cc_sam: counts must have the training examples of each class, got {counts!r}.")
         check_number("cc_sam: k", k, Range(least=0))
         check_number("cc_sam: flat", flat, Range(least=0, most=1))
-        self.split, self.counts, self.k, self.flat = split, tuple(counts), k, flat
+        self.last, self.counts, self.k, self.flat = last, tuple(counts), k, flat
 
     def __call__(self, forward: Callable[[], Tensor], y: Tensor) -> Tensor:
         """The loss of a batch: ``forward`` runs the model and returns the head's output, ``y`` are the classes."""
         check_indices("cc_sam: labels", y, len(self.counts))
-        with watching(self.split.head) as call:
+        with watching(self.last.head) as call:
             losses = F.cross_entropy(forward(), y, reduction="none")
-        (features,) = call.inputs(self.split)
+        (features,) = call.inputs(self.last)
         flat = [
             F.cross_entropy(self._perturbed(features[y == c], losses[y == c].mean(), c), y[y == c], reduction="sum")
             for c in y.unique().tolist()
@@ -67,7 +67,7 @@ class CcSam:
 
     def _perturbed(self, features: Tensor, loss: Tensor, c: int) -> Tensor:
         """The head's output at the point that class ``c`` climbs to."""
-        v = dict(self.split.head.named_parameters())
+        v = dict(self.last.head.named_parameters())
         gradients = torch.autograd.grad(loss, tuple(v.values()), retain_graph=True)
         size = sum(p.numel() for p in v.values())
         length = torch.stack([p.detach().norm() for p in v.values()]).norm()
@@ -76,4 +76,4 @@ class CcSam:
         for (name, p), g in zip(v.items(), gradients, strict=True):
             tiny = torch.finfo(g.dtype).tiny
             perturbed[name] = p + scale * length.sqrt() * g / g.norm().clamp(min=tiny) ** 1.5
-        return torch.func.functional_call(self.split.head, perturbed, (features,))
+        return torch.func.functional_call(self.last.head, perturbed, (features,))

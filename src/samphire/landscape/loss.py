@@ -25,7 +25,7 @@ from samphire.landscape.evaluation import (
     summed,
     total,
 )
-from samphire.optim.rules import climbs
+from samphire.optim.rules.asam import Magnitude
 from samphire.restore import unwrapped
 from samphire.tree import Vector
 
@@ -141,8 +141,7 @@ class Landscape:
             >>> here.scaled(eta=0.0).gradient()[1]
             Vector({'weight': tensor([9.])})
         """
-        climbs.asam(eta=eta, scaled=scaled)  # refuses what the rule refuses
-        return replace(self, metric=partial(climbs.Magnitude(eta, scaled), self.w))
+        return replace(self, metric=partial(Magnitude(eta, scaled), self.w))
 
     def only(self, chosen: Any) -> Landscape:
         """The landscape of some of the examples.

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
+
+from samphire.checks import AtLeastZero, BelowOne, Positive, check_value
+
+__all__ = ["AdaSam"]
 
 
 class AdaSam(Optimizer):
@@ -43,13 +48,11 @@ class AdaSam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        for name, value in {"lr": lr, "weight_decay": weight_decay}.items():
-            if not value >= 0:
-                raise ValueError(f"AdaSam: {name} must be >= 0, got {value!r}.")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"AdaSam: both betas must lie in [0, 1), got {betas!r}.")
-        if not eps > 0:
-            raise ValueError(f"AdaSam: eps must be > 0, got {eps!r}.")
+        check_value("AdaSam: lr", lr, AtLeastZero | Tensor)
+        for beta in betas:
+            check_value("AdaSam: a beta", beta, BelowOne)
+        check_value("AdaSam: eps", eps, Positive)
+        check_value("AdaSam: weight_decay", weight_decay, AtLeastZero)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()

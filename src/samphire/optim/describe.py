@@ -1,14 +1,14 @@
-"""What a rule is, in words and numbers, found by reading its docstring and by driving it.
+"""What a rule is, in words and numbers, from reading its docstring and from driving it.
 
-Nothing here knows the rules by name: the paper, the formula and the settings are in the factory's docstring and
-signature; what a rule remembers and what it perturbs are seen while it trains a small network.
+Nothing here knows the rules by name: the paper, the formula and the settings are in a rule's docstring and
+signature; what it remembers and what it perturbs are measured while it trains a small network.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from samphire import tree
 from samphire.optim import scopes
-from samphire.optim.batched import with_rho
 from samphire.optim.requests import At, Memory, Rule, bind, drive, gradient_at
-from samphire.optim.rules import RULES, rule
+from samphire.optim.rules import RULES, rule_for_run
 from samphire.tree import Vector
+
+__all__ = ["Description", "Footprint", "Setting", "describe", "page", "paper", "table", "watch"]
 
 STEPS = 12  # two periods of the rules that have one (k=5), and a little
 EXAMPLES = 32  # two parts for the rules that split a batch (m=16)
@@ -76,58 +77,38 @@ def describe(name: str) -> Description:
         >>> looksam.paper, looksam.passes, looksam.memory, looksam.perturbs
         ('Liu et al. 2022', 1.2, 1.0, 'all parameters')
     """
-    factory = RULES[name]
-    first, formulas, remarks, sections = _read(inspect.getdoc(factory) or "")
+    make = RULES[name]
+    first, formulas, remarks, sections = _read(inspect.getdoc(make) or "")
     summary, _, cost = first.partition(".  ")
-    seen = watch(in_use(name))
+    footprint = watch(rule_for_run(name, STEPS, EXAMPLES))
     return Description(
         name,
         f"{summary}.",
         cost,
-        factory().passes,
-        seen.memory,
-        seen.perturbs,
+        make().passes,
+        footprint.memory,
+        footprint.perturbs,
         paper(sections.get("References", "")),
         formulas,
         remarks,
-        tuple(_settings(factory, sections.get("Args", ""))),
+        tuple(_settings(make, sections.get("Args", ""))),
         _joined(sections.get("References", "")),
         _joined(sections.get("Differences", "")),
     )
-
-
-def in_use(name: str, steps: int = STEPS, batch: int = EXAMPLES, rho: Any = None, **settings: Any) -> Any:
-    """A rule by name, told what it would know in use: the length of the training, the batch, that class 0 is rare.
-
-    Args:
-        name: Of the rule.
-        steps: For rules that follow the training's length.
-        batch: For rules that split a batch; they make two parts of it.
-        rho: Its radius or, for a rule around a rule, the inner one's; ``None`` for the default.
-        **settings: Of the rule.
-
-    Example:
-        >>> in_use("ae_sam", steps=500, rho=0.2).steps, in_use("ae_sam", rho=0.2).rule.rho
-        (500, 0.2)
-    """
-    told = {"steps": steps, "m": max(1, batch // 2), "tail": (0,)}
-    wanted = inspect.signature(RULES[name]).parameters if name in RULES else {}
-    made = rule(name, **{key: value for key, value in told.items() if key in wanted} | settings)
-    return made if rho is None else with_rho(made, rho)
 
 
 # By driving
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a rule did to a small network: copies of the parameters kept, and which parameters were displaced."""
+class Footprint:
+    """What a rule did to a small network: the copies of the parameters it keeps, the parameters it displaces."""
 
     memory: float
     perturbs: str
 
 
-def watch(watched: Rule) -> Seen:
+def watch(watched: Rule) -> Footprint:
     """Train a network of a Linear, a LayerNorm and a Linear layer (the head) for some steps, and look.
 
     Example:
@@ -147,18 +128,18 @@ def watch(watched: Rule) -> Seen:
     w = {name: p.detach() for name, p in model.named_parameters()}
     bound, memory, steps = bind(watched, model), Memory(labels=y), []
     for _ in range(STEPS):
-        asked: list[Vector] = []
-        descent = drive(bound, w, memory, _noting(asked, gradient_at(losses, w)))
+        displacements: list[Vector] = []
+        descent = drive(bound, w, memory, _noting(displacements, gradient_at(losses, w)))
         along = (descent.gradient + descent.directly).dense()
         w = {name: t - 0.1 * along[name] if name in along else t for name, t in w.items()}
-        steps.append(_moved(asked))
+        steps.append(_moved(displacements))
     size = sum(t.nbytes for t in w.values())
-    return Seen(round(sum(t.nbytes for t in _kept(memory) if t.ndim) / size, 2), _perturbed(steps, model))
+    return Footprint(round(sum(t.nbytes for t in _kept(memory) if t.ndim) / size, 2), _perturbed(steps, model))
 
 
-def _noting(asked: list[Vector], answer: Any) -> Any:
+def _noting(displacements: list[Vector], answer: Callable[[At], Any]) -> Callable[[At], Any]:
     def noted(request: At) -> Any:
-        asked.append(request.eps)
+        displacements.append(request.eps)
         return answer(request)
 
     return noted
@@ -178,10 +159,10 @@ def _kept(memory: Memory) -> Iterator[Tensor]:
 Moved = dict[str, Tensor]  # for each displaced tensor, where
 
 
-def _moved(asked: list[Vector]) -> Moved:
-    """Which entries a step's requests displace, together."""
+def _moved(displacements: list[Vector]) -> Moved:
+    """Which entries the requests of a step displace, together."""
     moved: Moved = {}
-    for eps in asked:
+    for eps in displacements:
         for name, t in eps.dense().items():
             if t.any():
                 moved[name] = moved.get(name, torch.zeros_like(t, dtype=torch.bool)) | (t != 0)
@@ -240,10 +221,12 @@ def _read(doc: str) -> tuple[str, tuple[str, ...], tuple[str, ...], dict[str, st
     return first, tuple(formulas), tuple(remarks), sections
 
 
-def _settings(factory: Any, args: str) -> Iterator[Setting]:
+def _settings(make: Callable[..., Rule], args: str) -> Iterator[Setting]:
+    """The arguments; not the keyword-only ones, which say where a rule climbs and are set by ``on``."""
     meanings = dict(re.findall(r"^(\w+): (.*?)(?=^\w|\Z)", args, flags=re.M | re.S))
-    for p in inspect.signature(factory).parameters.values():
-        yield Setting(p.name, _default(p.default), _joined(meanings.get(p.name, "")))
+    for p in inspect.signature(make).parameters.values():
+        if p.kind is not p.KEYWORD_ONLY:
+            yield Setting(p.name, _default(p.default), _joined(meanings.get(p.name, "")))
 
 
 def _default(value: Any) -> str:
@@ -251,7 +234,7 @@ def _default(value: Any) -> str:
     if isinstance(value, tuple) and value and all(isinstance(v, type) for v in value):
         return ", ".join(v.__name__.lstrip("_") for v in value)
     if hasattr(value, "gradient"):
-        return f"{type(value).__name__.lower()}({value.rho!r})"
+        return f"{type(value).__name__}({value.rho!r})"
     return value.__name__ if callable(value) else repr(value)
 
 
@@ -331,5 +314,5 @@ def _markdown(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """The same in a table, whose cells a bar would end."""
+    """The same in a cell of a table, where a bar would end it."""
     return _markdown(text).replace("|", r"\|")

@@ -1,4 +1,4 @@
-"""LSAM at the cost of SGD: the body runs once, the head twice, backward once."""
+"""LSAM at the cost of SGD: the body runs once, the last layer (the head) twice, backward once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from samphire import restore, tree
 from samphire.optim import scopes
 from samphire.optim.passes import Pass
 
+__all__ = ["LastLayer", "OnePass", "last_layer", "watching"]
 
-class Split:
+
+class LastLayer:
     """A model seen as body and head, without taking it apart.
 
     Attributes:
@@ -33,7 +34,7 @@ class Split:
         self.parameters = scopes.below(name)(model)
 
     def __repr__(self) -> str:
-        return f"Split(head={self.name!r}: {self.head})"
+        return f"LastLayer({self.name!r}: {self.head})"
 
     def features(self, x: Any) -> Tensor:
         """What the head is given when the model sees ``x``."""
@@ -42,7 +43,7 @@ class Split:
         return call.inputs(self)[0]
 
     def one_pass(self, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> OnePass:
-        """A closure for ``SharpnessAware.step`` that runs the body once however often the head is asked.
+        """A closure for ``SharpnessAware.step`` that runs the body once and the head as often as the rule needs it.
 
         The gradients are those of the two-pass form, bit for bit, with BatchNorm and dropout too.
 
@@ -55,18 +56,18 @@ class Split:
             >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
             >>> x, y = torch.randn(16, 4), torch.randint(3, (16,))
             >>> opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(rho=0.05))
-            >>> layers = split(model)
-            >>> layers.name
+            >>> last = last_layer(model)
+            >>> last.name
             '3'
-            >>> loss = opt.step(layers.one_pass(lambda: model(x), lambda out: nn.functional.cross_entropy(out, y)))
+            >>> loss = opt.step(last.one_pass(lambda: model(x), lambda out: nn.functional.cross_entropy(out, y)))
             >>> opt.last.passes
             2
         """
         return OnePass(self, forward, loss)
 
 
-def split(model: nn.Module, head: nn.Module | str | None = None) -> Split:
-    """Find the head of a model.
+def last_layer(model: nn.Module, head: nn.Module | str | None = None) -> LastLayer:
+    """The last layer of a model, its head.
 
     Args:
         model: Any module.
@@ -74,28 +75,28 @@ def split(model: nn.Module, head: nn.Module | str | None = None) -> Split:
             classifier in torchvision's, timm's and Hugging Face's classification models.
 
     Example:
-        >>> split(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)))
-        Split(head='2': Linear(in_features=8, out_features=2, bias=True))
+        >>> last_layer(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)))
+        LastLayer('2': Linear(in_features=8, out_features=2, bias=True))
     """
     if isinstance(head, nn.Module):
         names = [name for name, module in model.named_modules() if module is head]
         if not names:
             raise ValueError(f"head={head} is not a module of the model; pass one of its modules or a name.")
         head = tree.plain_name(model, names[0])
-    return Split(model, scopes.last_linear(model) if head is None else head)
+    return LastLayer(model, scopes.last_linear(model) if head is None else head)
 
 
 class OnePass:
-    """The closure made by :meth:`Split.one_pass`; good for one step."""
+    """The closure of :meth:`LastLayer.one_pass`, for one step."""
 
-    def __init__(self, split: Split, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> None:
-        self.split, self.forward, self.loss = split, forward, loss
+    def __init__(self, last: LastLayer, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> None:
+        self.last, self.forward, self.loss = last, forward, loss
         self._call: _Call | None = None  # how the body called the head, while the body's graph is alive
 
     def __call__(self, p: Pass) -> Tensor:
         """One pass: the whole model, or from the cached features on."""
         self._check(p)
-        head_alone = p.wrt is not None and p.wrt <= self.split.parameters
+        head_alone = p.wrt is not None and p.wrt <= self.last.parameters
         p.thaw()
         out = self._head_again(p) if self._call is not None else self._whole(cut=head_alone)
         if not head_alone:
@@ -105,14 +106,14 @@ class OnePass:
         return loss
 
     def _whole(self, cut: bool) -> Tensor:
-        """Run the model; if only the head's gradient is wanted, cut it off from the body, whose graph waits."""
-        with watching(self.split.head, cut) as call:
+        """Run the model; if only the head's gradient is wanted, cut the body off and keep its graph."""
+        with watching(self.last.head, cut) as call:
             out = self.forward()
-        call.inputs(self.split)
+        call.inputs(self.last)
         if out is not call.output:
             raise ValueError(
-                f"forward returned something else than the output of the head {self.split.name!r}; move what follows "
-                "the head into the loss, or name another head: split(model, head=...)."
+                f"forward returned something else than the output of the head {self.last.name!r}; move what follows "
+                "the head into the loss, or name another head: last_layer(model, head=...)."
             )
         self._call = call if cut else None
         return out
@@ -122,19 +123,19 @@ class OnePass:
         if p.rng == "replay":
             restore.set_rng_state(self._call.rng)
         with self._call.autocast():
-            return self.split.head(*self._call.args, **self._call.kwargs)
+            return self.last.head(*self._call.args, **self._call.kwargs)
 
     def _check(self, p: Pass) -> None:
         if p.part is not None:
             raise TypeError("one_pass runs the whole batch at once, but this rule takes it in parts; use a closure.")
-        outside = p.moved - self.split.parameters
+        outside = p.moved - self.last.parameters
         if outside:
             raise ValueError(
                 f"one_pass reuses the features, but the rule moves {min(outside)!r}, outside the head "
-                f"{self.split.name!r}; use lsam(head={self.split.name!r}) or on({self.split.name!r}, rule)."
+                f"{self.last.name!r}; use lsam(head={self.last.name!r}) or on({self.last.name!r}, rule)."
             )
-        ddp = getattr(self.split.model, "_orig_mod", self.split.model)
-        if isinstance(ddp, DistributedDataParallel) and ddp.require_backward_grad_sync:
+        ddp = restore.data_parallel(self.last.model)
+        if ddp is not None and ddp.require_backward_grad_sync:
             raise ValueError("one_pass under DistributedDataParallel needs perturbation='local', got 'global'.")
 
 
@@ -155,11 +156,11 @@ class _Call:
         kind = tensors[0].device.type
         self._autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
-    def inputs(self, split: Split) -> tuple[Any, ...]:
+    def inputs(self, last: LastLayer) -> tuple[Any, ...]:
         if not self.called:
             raise RuntimeError(
-                f"the model ran without calling its head {split.name!r} (a compiled model hides it: compile the body "
-                "instead); name the head that is used: split(model, head=...)."
+                f"the model ran without calling its head {last.name!r} (a compiled model hides it: compile the body "
+                "instead); name the head that is used: last_layer(model, head=...)."
             )
         return self.args
 

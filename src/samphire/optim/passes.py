@@ -1,7 +1,8 @@
-"""What one pass of forward and backward is told, and what a step reports."""
+"""One pass of forward and backward, and the report of a step."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -16,16 +17,22 @@ from samphire import tree
 from samphire.optim.requests import PER_EXAMPLE
 from samphire.tree import Vector, dot, norm
 
+__all__ = [
+    "Closure", "Loss", "Pass", "Report", "Watch",
+    "example_losses", "in_perturbed_pass", "marked_as_perturbed", "run_closure",
+]  # fmt: skip
+
 Loss = Tensor | float
+Closure = Callable[..., Loss]
 NAN = math.nan
 
 _in_perturbed_pass: ContextVar[bool] = ContextVar("in_perturbed_pass", default=False)
 
 
 def in_perturbed_pass() -> bool:
-    """Whether the code that asks runs in a repeat at displaced weights, whatever loop it is called from.
+    """Whether the caller runs in a perturbed pass, a repeat at displaced weights.
 
-    What must happen once per step (the state of a loss, a meter) happens when this is False.
+    What must happen once per step (a change of a loss's state, a meter) happens when this is False.
 
     Example:
         >>> in_perturbed_pass()
@@ -92,10 +99,10 @@ class Pass:
 
     Attributes:
         index: 0 for the first pass of the step.
-        perturbed: Whether this is a repeat at displaced weights. Whatever must happen once per step (a stateful
-            loss, a meter) happens when this is False.
+        perturbed: Whether this is a perturbed pass, a repeat at displaced weights. What must happen once per step
+            (a change of a loss's state, a meter) happens when this is False.
         moved: The parameters that are displaced.
-        wrt: The parameters whose gradient the rule wants; ``None`` for all.
+        wrt: The parameters the rule differentiates by; ``None`` for all.
         weights: What the examples' losses are multiplied by, for rules that weigh them; :meth:`backward` does it.
         losses: The examples' losses that :meth:`backward` has seen, one entry for each call.
         forward_only: Whether the rule wants losses alone; :meth:`backward` then stops short of the gradients.
@@ -129,7 +136,7 @@ class Pass:
         """Backward, scaled if there is a scaler, and the loss noted.
 
         Args:
-            loss: The loss; or the loss of each example, of which the mean is taken. Rules that rank or weigh
+            loss: The loss; or the loss of each example, and their mean is taken. Rules that rank or weigh
                 examples need the latter.
         """
         if loss.ndim:
@@ -141,7 +148,7 @@ class Pass:
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
     def thaw(self) -> None:
-        """Have autograd record the parameters whose gradient is not wanted in this pass, for use in a later one."""
+        """Let autograd record the parameters that this pass does not need, for a later one."""
         for q in self.frozen:
             q.requires_grad_(True)
 
@@ -149,6 +156,39 @@ class Pass:
         start = sum(map(len, self.losses))
         self.losses.append(losses.detach())
         return (losses if self.weights is None else losses * self.weights[start : start + len(losses)]).mean()
+
+
+def run_closure(closure: Closure, p: Pass) -> None:
+    """Call a closure in a pass and note the loss it returns."""
+    takes_pass = any(
+        q.default is q.empty and q.kind in (q.POSITIONAL_ONLY, q.POSITIONAL_OR_KEYWORD)
+        for q in inspect.signature(closure).parameters.values()
+    )
+    if p.part is not None and not takes_pass:
+        raise TypeError(
+            "this rule works on parts of the batch, but the closure takes no argument; write 'def closure(p)' and "
+            "use x[p.examples], y[p.examples]."
+        )
+    before, p.loss = p.loss, None
+    loss = closure(p) if takes_pass else closure()
+    if loss is None:
+        raise TypeError("the closure returned None; it must return the loss (end it with 'return loss').")
+    if p.per_example and not p.losses:
+        raise TypeError(PER_EXAMPLE.format("the closure did not call p.backward"))
+    loss = loss.detach().mean() if isinstance(loss, Tensor) else loss
+    p.loss = loss if before is None else before + loss
+
+
+def example_losses(p: Pass) -> Tensor:
+    """The losses of the examples, for rules that need them."""
+    if len(p.losses) != 1:
+        raise TypeError(
+            PER_EXAMPLE.format("p.backward was not called")
+            if not p.losses
+            else "this rule ranks the examples of one batch, but the batch came in several parts; use micro='m', or "
+            "a loop over passes() for each part."
+        )
+    return p.losses[0]
 
 
 @dataclass
@@ -184,7 +224,7 @@ class Watch:
         report.loss, report.perturbed_loss = sum(self.losses), sum(self.perturbed_losses)
 
     def sent(self, p: Pass, g: Vector, eps: Vector) -> None:
-        """Note what the rule made of a pass's gradient.
+        """Note where the rule goes after a pass's gradient.
 
         A clean gradient is worth keeping for the cosine only if the displacement does not hold its direction;
         otherwise it lives as long as the rule keeps it.

@@ -1,7 +1,8 @@
 """How a rule and an engine talk: requests, memory, the climb, and the reference that drives any rule.
 
 A rule yields a request (:class:`At`), is sent the gradient there, and returns the gradient to descend along.
-:func:`sharpness_aware_gradient` is the specification every engine is tested against.
+:func:`sharpness_aware_gradient` is the specification every engine is tested against. What looks into a rule or makes
+another rule of it is at the end: :func:`bind`, :func:`on`, :func:`with_rho`, :func:`rho_of`, :func:`branches`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ from samphire.tree import Vector, unit
 
 Examples = slice | Tensor | None
 
+__all__ = [
+    "EVERYWHERE", "PER_EXAMPLE", "Asking", "At", "Climb", "Descent", "Examples", "Group", "Memory", "Metric", "Rule",
+    "bind", "branches", "drive", "gradient_at", "on", "relayed", "rho_of", "sharpness_aware_gradient", "with_rho",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class At:
@@ -27,7 +33,7 @@ class At:
 
     Args:
         eps: Where, relative to the weights.
-        wrt: The names whose gradient is wanted; ``None`` for all. An engine may save the work for the rest; for no
+        wrt: The names to differentiate by; ``None`` for all. An engine may save the work for the rest; for no
             names at all, forward is enough.
         examples: Which examples of the batch take part; ``None`` for all.
         weights: What each example's loss is multiplied by before the mean is taken; ``None`` for 1.
@@ -68,7 +74,10 @@ Asking = Generator[At, Any, Vector | Descent]
 
 
 class Rule(Protocol):
-    """What engines drive."""
+    """What engines drive: a frozen dataclass.
+
+    A rule that decides by the value of a tensor says so by a class attribute, ``branches = True``.
+    """
 
     @property
     def passes(self) -> float:
@@ -93,8 +102,8 @@ class Memory(dict[str, Any]):
     Attributes:
         step: Steps done so far.
         groups: The base optimizer's parameter groups.
-        n: Examples in the batch, if the caller said.
-        labels: Their classes, if the caller said.
+        n: Examples in the batch, if the caller gave them.
+        labels: Their classes, if the caller gave them.
     """
 
     def __init__(
@@ -161,7 +170,7 @@ def sharpness_aware_gradient(
     Args:
         rule: Any rule.
         loss: The loss as a function of ``{name: tensor}``; of the chosen examples too, if the rule chooses. For rules
-            that rank or weigh examples it returns their losses, of which the mean is taken.
+            that rank or weigh examples it returns their losses, and their mean is taken.
         w: The weights.
         memory: What the rule kept from earlier steps; it is brought up to date.
 
@@ -187,6 +196,16 @@ def drive(rule: Rule, w: Mapping[str, Tensor], memory: Memory, answer: Callable[
         except StopIteration as done:
             memory.step += 1
             return Descent.of(done.value)
+
+
+def relayed(asking: Asking, request: At, change: Callable[[At], At] = lambda request: request) -> Asking:
+    """Pass a rule's requests on, from this one on, each changed on its way; return what the rule returns."""
+    while True:
+        answer = yield change(request)
+        try:
+            request = asking.send(answer)
+        except StopIteration as done:
+            return done.value
 
 
 def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callable[[At], Any]:
@@ -240,7 +259,7 @@ class Climb:
 
     @property
     def wrt(self) -> frozenset[str] | None:
-        """The names whose gradient the climb needs; ``None`` for all."""
+        """The names to differentiate by for this climb; ``None`` for all."""
         return None if self.on is None else self.names
 
     @property
@@ -253,19 +272,19 @@ class Climb:
 
 EVERYWHERE = Climb()
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Any)
 
 
 def bind(rule: R, to: nn.Module | Mapping[str, Tensor]) -> R:
     """The rule with its scopes turned into the names of a model's parameters."""
     changes: dict[str, Any] = {}
-    for f in fields(rule):  # type: ignore[arg-type]
+    for f in fields(rule):
         value = getattr(rule, f.name)
         if f.name == "on" and callable(value):
             changes[f.name] = value(to)
         elif (is_dataclass(value) and hasattr(value, "gradient")) or isinstance(value, Climb):
             changes[f.name] = bind(value, to)
-    return replace(rule, **changes) if changes else rule  # type: ignore[type-var]
+    return replace(rule, **changes) if changes else rule
 
 
 def on(scope: str | Iterable[str] | Scope, rule: R) -> R:
@@ -277,7 +296,7 @@ def on(scope: str | Iterable[str] | Scope, rule: R) -> R:
         below(names=('fc',))
     """
     changes: dict[str, Any] = {}
-    for f in fields(rule):  # type: ignore[arg-type]
+    for f in fields(rule):
         value = getattr(rule, f.name)
         if f.name == "on":
             changes["on"] = scopes.as_scope(scope)
@@ -285,4 +304,42 @@ def on(scope: str | Iterable[str] | Scope, rule: R) -> R:
             changes[f.name] = on(scope, value)
     if not changes:
         raise TypeError(f"{type(rule).__name__} climbs nowhere, so it cannot be limited to a scope.")
-    return replace(rule, **changes)  # type: ignore[type-var]
+    return replace(rule, **changes)
+
+
+def with_rho(rule: R, rho: Rho) -> R:
+    """The rule with another radius; for a rule around a rule, the inner one's.
+
+    Example:
+        >>> from samphire.optim.rules import every
+        >>> with_rho(every(2, sam(0.1)), 0.3).rule.rho
+        0.3
+    """
+    if hasattr(rule, "rho"):
+        return replace(rule, rho=rho)
+    return replace(rule, rule=with_rho(rule.rule, rho))
+
+
+def rho_of(rule: Rule) -> float | None:
+    """A rule's radius, or that of the rule inside it, if it is a number.
+
+    Example:
+        >>> from samphire.optim.rules import every
+        >>> rho_of(every(2, sam(0.1)))
+        0.1
+    """
+    rho = getattr(rule, "rho", None)
+    if rho is None and hasattr(rule, "rule"):
+        return rho_of(rule.rule)
+    return rho if isinstance(rho, (int, float)) else None
+
+
+def branches(rule: Rule) -> bool:
+    """Whether a rule, or the rule inside it, decides by the value of a tensor, so that no vmap can run it.
+
+    Example:
+        >>> from samphire.optim.rules import ae_sam, every
+        >>> branches(every(2, sam())), branches(every(2, ae_sam()))
+        (False, True)
+    """
+    return getattr(rule, "branches", False) or (hasattr(rule, "rule") and branches(rule.rule))

@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from samphire.checks import AtLeastZero, Count, check_fields
 
+__all__ = ["Rho", "Schedule", "inverse_sqrt", "ramp", "tied"]
+
+
+@runtime_checkable
 class Schedule(Protocol):
     """Anything that gives rho at step ``t`` and learning rate ``lr``."""
 
     def __call__(self, t: int, lr: float | None) -> float: ...
 
 
-Rho = float | Tensor | Schedule
-
-
-def check_rho(rho: Rho, name: str = "rho") -> None:
-    """Refuse a radius that is negative or not a number; schedules check themselves when built."""
-    if callable(rho) or isinstance(rho, Tensor):
-        return
-    if not isinstance(rho, (int, float)) or not (0 <= rho < math.inf):
-        raise ValueError(f"{name} must be a finite number >= 0 or a schedule, got {rho!r}.")
+Rho = AtLeastZero | Tensor | Schedule
 
 
 @dataclass(frozen=True)
@@ -41,10 +38,10 @@ class inverse_sqrt:
         0.1
     """
 
-    rho0: float
+    rho0: AtLeastZero
 
     def __post_init__(self) -> None:
-        check_rho(self.rho0, "rho0")
+        check_fields(self, "inverse_sqrt")
 
     def __call__(self, t: int, lr: float | None) -> float:
         return self.rho0 / math.sqrt(t + 1)
@@ -67,15 +64,12 @@ class ramp:
         [0.0, 0.05, 0.1, 0.1]
     """
 
-    rho: float
-    steps: int
-    start: float = 0.0
+    rho: AtLeastZero
+    steps: Count
+    start: AtLeastZero = 0.0
 
     def __post_init__(self) -> None:
-        check_rho(self.rho)
-        check_rho(self.start, "start")
-        if self.steps < 1:
-            raise ValueError(f"ramp: steps must be >= 1, got {self.steps!r}.")
+        check_fields(self, "ramp")
 
     def __call__(self, t: int, lr: float | None) -> float:
         return self.start + (self.rho - self.start) * min(1.0, t / self.steps)
@@ -104,16 +98,15 @@ class tied:
         Zhuang et al., Surrogate Gap Minimization Improves Sharpness-Aware Training, ICLR 2022.
     """
 
-    rho_max: float
-    rho_min: float
-    lr_max: float
-    lr_min: float = 0.0
+    rho_max: AtLeastZero
+    rho_min: AtLeastZero
+    lr_max: AtLeastZero
+    lr_min: AtLeastZero = 0.0
 
     def __post_init__(self) -> None:
-        check_rho(self.rho_max, "rho_max")
-        check_rho(self.rho_min, "rho_min")
-        if not self.lr_max >= self.lr_min >= 0:
-            raise ValueError(f"tied: needs lr_max >= lr_min >= 0, got {self.lr_max!r} and {self.lr_min!r}.")
+        check_fields(self, "tied")
+        if self.lr_max < self.lr_min:
+            raise ValueError(f"tied: lr_max must be at least lr_min = {self.lr_min!r}, got {self.lr_max!r}.")
 
     def __call__(self, t: int, lr: float | None) -> float:
         if lr is None:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from samphire import tree
+from samphire.checks import check_whole
+
+__all__ = ["NORM_LAYERS", "Scope", "as_scope", "below", "head", "last", "last_linear", "of_type"]
 
 Named = nn.Module | Mapping[str, Tensor]
 Scope = frozenset[str] | Callable[[Named], frozenset[str]] | None
@@ -40,18 +43,18 @@ class below:
 
     def __call__(self, model: Named) -> frozenset[str]:
         known = tree.named_parameters(model) if isinstance(model, nn.Module) else model
-        found = frozenset(n for n in known if any(n == m or n.startswith(m + ".") for m in self.names))
-        if not found:
+        names = frozenset(n for n in known if any(n == m or n.startswith(m + ".") for m in self.names))
+        if not names:
             raise ValueError(
                 f"no parameter is named or lies below {' or '.join(map(repr, self.names))}; "
                 f"the model has {', '.join(known)}."
             )
-        return found
+        return names
 
 
 @dataclass(frozen=True)
 class of_type:
-    """The parameters of every module of these types, whatever its name.
+    """The parameters of every module of these types, under any name.
 
     Example:
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8))
@@ -63,16 +66,16 @@ class of_type:
 
     def __call__(self, model: Named) -> frozenset[str]:
         model = _module(model)
-        found = frozenset(
+        names = frozenset(
             tree.plain_name(model, f"{prefix}.{name}" if prefix else name)
             for prefix, module in model.named_modules()
             if isinstance(module, self.types)
             for name, _ in module.named_parameters(recurse=False)
         )
-        if not found:
+        if not names:
             kinds = ", ".join(t.__name__ for t in self.types)
             raise ValueError(f"the model has no parameters in modules of type {kinds}; name others with layers=.")
-        return found
+        return names
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,7 @@ class last:
     def __call__(self, model: Named) -> frozenset[str]:
         names = list(tree.named_parameters(_module(model)))
         blocks = list(dict.fromkeys(name.partition(".")[0] for name in names))
-        if not 1 <= self.n <= len(blocks):
-            raise ValueError(f"last: n must be from 1 to {len(blocks)}, the model's blocks, got {self.n!r}.")
+        check_whole("last: n, counted in the model's blocks,", self.n, most=len(blocks))
         return frozenset(name for name in names if name.partition(".")[0] in blocks[-self.n :])
 
 

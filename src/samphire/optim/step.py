@@ -6,23 +6,37 @@ import inspect
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
 from samphire import restore, tree
-from samphire.optim.passes import Loss, Pass, Report, Watch, marked_as_perturbed
-from samphire.optim.requests import PER_EXAMPLE, At, Descent, Group, Memory, Rule, bind
-from samphire.optim.schedules import check_rho
+from samphire.checks import Count, Positive, check_value
+from samphire.optim.passes import (
+    Closure,
+    Loss,
+    Pass,
+    Report,
+    Watch,
+    example_losses,
+    marked_as_perturbed,
+    run_closure,
+)
+from samphire.optim.requests import At, Descent, Group, Memory, Rule, bind
+from samphire.optim.schedules import Rho
 from samphire.tree import Vector
 
-Closure = Callable[..., Loss]
+Rng = Literal["replay", "fresh"]
+Perturbation = Literal["global", "local"]
+Micro = Literal["full", "m"]
+Clip = Positive | None
+
+__all__ = ["SharpnessAware"]
 
 
 class SharpnessAware(Optimizer):
@@ -69,19 +83,18 @@ class SharpnessAware(Optimizer):
         base: Optimizer,
         rule: Rule,
         *,
-        clip_norm: float | None = None,
-        clip_value: float | None = None,
-        rng: Literal["replay", "fresh"] = "replay",
-        perturbation: Literal["global", "local"] = "global",
+        clip_norm: Clip = None,
+        clip_value: Clip = None,
+        rng: Rng = "replay",
+        perturbation: Perturbation = "global",
         scaler: torch.amp.GradScaler | None = None,
-        measure_every: int = 10,
+        measure_every: Count = 10,
     ) -> None:
-        _check_choice("rng", rng, ("replay", "fresh"))
-        _check_choice("perturbation", perturbation, ("global", "local"))
-        _check_clip("clip_norm", clip_norm)
-        _check_clip("clip_value", clip_value)
-        if not isinstance(measure_every, int) or measure_every < 1:
-            raise ValueError(f"measure_every must be a whole number of steps >= 1, got {measure_every!r}.")
+        check_value("rng", rng, Rng)
+        check_value("perturbation", perturbation, Perturbation)
+        check_value("clip_norm", clip_norm, Clip)
+        check_value("clip_value", clip_value, Clip)
+        check_value("measure_every", measure_every, Count)
         if not isinstance(base, Optimizer):
             raise TypeError(
                 f"base must be a torch.optim.Optimizer instance, got {base!r}; build it first, "
@@ -99,7 +112,7 @@ class SharpnessAware(Optimizer):
         self._directly = Vector()  # what those leave to be applied after the base optimizer
         self._overflowed = self._warned = self._in_pass = self._in_micro_batch = False
         self._open: weakref.ref[Generator[Pass, None, None]] | None = None
-        self._verdict = _Verdict()
+        self._overflow = _Overflow()
         self._ready = False
         super().__init__(base.param_groups, base.defaults)
         self._ready = True
@@ -116,12 +129,12 @@ class SharpnessAware(Optimizer):
                         "build both from one model (before or after wrapping, but the same parameters)."
                     )
             if "rho" in group:
-                check_rho(group["rho"], "a group's rho")
+                check_value("a group's rho", group["rho"], Rho)
         self._group_names = [tuple(names[p] for p in group["params"]) for group in self.param_groups]
         self._named = {names[p]: p for group in self.param_groups for p in group["params"]}
         self._others = [p for p, name in names.items() if name not in self._named]
         self._prunes = not (
-            _data_parallel(self.model) is not None
+            restore.data_parallel(self.model) is not None
             or any(map(tree.is_sharded, self._named.values()))
             or any("_orig_mod" in name for name, _ in self.model.named_modules())  # compiled
         )
@@ -138,7 +151,7 @@ class SharpnessAware(Optimizer):
         *,
         n: int | None = None,
         labels: Tensor | None = None,
-        micro: Literal["full", "m"] = "full",
+        micro: Micro = "full",
     ) -> Loss:
         """Run the rule's passes, then the base optimizer; return the clean loss.
 
@@ -155,7 +168,7 @@ class SharpnessAware(Optimizer):
         if closure is None:
             self._clip()
             return self._apply()
-        _check_choice("micro", micro, ("full", "m"))
+        check_value("micro", micro, Micro)
         closures = [closure] if callable(closure) else list(closure)
         if not closures:
             raise ValueError("step got an empty list of closures; give one for each micro-batch.")
@@ -204,7 +217,7 @@ class SharpnessAware(Optimizer):
                 for p in self.passes(n, labels):
                     with torch.enable_grad():
                         for closure in closures:
-                            _call(closure, p)
+                            run_closure(closure, p)
                 total = total + self.last.loss
         finally:
             self._in_micro_batch = False
@@ -235,7 +248,7 @@ class SharpnessAware(Optimizer):
             )
         self.last.skipped = self._overflowed
         if (scaler := self._live_scaler()) is not None:
-            self._verdict.tell(scaler, self._overflowed, next(iter(self._named.values())).device)
+            self._overflow.report(scaler, self._overflowed, next(iter(self._named.values())).device)
         if not self._overflowed:
             self.base.step()
             self._descend_directly()
@@ -278,7 +291,7 @@ class SharpnessAware(Optimizer):
                     descent = g
                     break
                 try:
-                    request = asking.send((g, _losses(p)) if wants_losses else g)
+                    request = asking.send((g, example_losses(p)) if wants_losses else g)
                     watch.sent(p, g, request.eps)
                     del g
                 except StopIteration as finished:
@@ -318,14 +331,14 @@ class SharpnessAware(Optimizer):
             del eps
             if p.wrt and self._prunes:
                 p.frozen = [q for name, q in self._named.items() if name not in p.wrt and q.requires_grad]
-                stack.enter_context(_frozen(p.frozen))
+                stack.enter_context(restore.frozen(p.frozen))
             if p.perturbed:
                 stack.enter_context(marked_as_perturbed())
                 stack.enter_context(restore.kept_buffers(self.model))
-                stack.enter_context(_kept_grads(self._others))
+                stack.enter_context(restore.kept_grads(self._others))
                 stack.enter_context(restore.replayed_rng(rng) if rng else nullcontext())
             if self._perturbs_locally():
-                stack.enter_context(_data_parallel(self.model).no_sync())  # type: ignore[union-attr]
+                stack.enter_context(restore.data_parallel(self.model).no_sync())  # type: ignore[union-attr]
             self._in_pass = True
             try:
                 yield originals
@@ -344,15 +357,15 @@ class SharpnessAware(Optimizer):
 
     def _collect(self, p: Pass) -> Vector:
         """The gradients of a pass, unscaled, no longer the parameters'."""
-        ddp = _data_parallel(self.model)
+        ddp = restore.data_parallel(self.model)
         reused = ddp is not None and ddp.gradient_as_bucket_view
-        found = {}
+        grads = {}
         for name, q in self._named.items():
             if q.grad is not None and (p.wrt is None or name in p.wrt):
                 grad = q.grad.detach()
-                found[name] = grad.clone() if reused else grad
+                grads[name] = grad.clone() if reused else grad
         self._set_grads({})
-        return Vector(found, 1.0 if p.scaler is None else 1.0 / p.scaler.get_scale())
+        return Vector(grads, 1.0 if p.scaler is None else 1.0 / p.scaler.get_scale())
 
     def _finish(self, descent: Descent, earlier: Mapping[str, Tensor | None], memory: Memory) -> None:
         """Leave the gradient in ``.grad``, on top of what earlier micro-batches left; keep the memory."""
@@ -380,7 +393,7 @@ class SharpnessAware(Optimizer):
 
     def _averaged_over_ranks(self, v: Vector) -> Vector:
         """The mean over data-parallel ranks, in one all-reduce for each kind of tensor."""
-        ddp = _data_parallel(self.model)
+        ddp = restore.data_parallel(self.model)
         assert ddp is not None
         entries = v.dense()
         kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
@@ -401,7 +414,7 @@ class SharpnessAware(Optimizer):
         return Vector(mean)
 
     def _perturbs_locally(self) -> bool:
-        return self.perturbation == "local" and _data_parallel(self.model) is not None
+        return self.perturbation == "local" and restore.data_parallel(self.model) is not None
 
     def _live_scaler(self) -> torch.amp.GradScaler | None:
         return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
@@ -456,91 +469,19 @@ class SharpnessAware(Optimizer):
     _step_supports_amp_scaling = True  # so scaler.step(opt) after passes() hands over instead of unscaling again
 
 
-class _Verdict:
+class _Overflow:
     """Tells a GradScaler, by its public face, whether this step overflowed: an optimizer of one dummy gradient."""
 
     param_groups: list[dict[str, Any]]
 
-    def tell(self, scaler: torch.amp.GradScaler, overflowed: bool, device: torch.device) -> None:
+    def report(self, scaler: torch.amp.GradScaler, overflowed: bool, device: torch.device) -> None:
         flag = nn.Parameter(torch.zeros((), device=device))
         flag.grad = torch.full((), math.inf if overflowed else 0.0, device=device)
         self.param_groups = [{"params": [flag]}]
         scaler.unscale_(self)  # type: ignore[arg-type]
 
 
-@contextmanager
-def _frozen(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Parameters whose gradient nobody wants: autograd neither computes it nor goes deeper than it must."""
-    for p in parameters:
-        p.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for p in parameters:
-            p.requires_grad_(True)
-
-
-@contextmanager
-def _kept_grads(parameters: list[nn.Parameter]) -> Iterator[None]:
-    """Gradients of parameters that are not ours count once, from the clean pass."""
-    kept = [p.grad for p in parameters]
-    for p in parameters:
-        p.grad = None
-    try:
-        yield
-    finally:
-        for p, grad in zip(parameters, kept, strict=True):
-            p.grad = grad
-
-
-def _data_parallel(model: nn.Module) -> DistributedDataParallel | None:
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, DistributedDataParallel) else None
-
-
 def _steps_by_closure(base: Optimizer) -> bool:
     """Whether the base evaluates the loss itself, as LBFGS does."""
     closure = inspect.signature(base.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
-
-
-def _call(closure: Closure, p: Pass) -> None:
-    takes_pass = any(
-        q.default is q.empty and q.kind in (q.POSITIONAL_ONLY, q.POSITIONAL_OR_KEYWORD)
-        for q in inspect.signature(closure).parameters.values()
-    )
-    if p.part is not None and not takes_pass:
-        raise TypeError(
-            "this rule works on parts of the batch, but the closure takes no argument; write 'def closure(p)' and "
-            "use x[p.examples], y[p.examples]."
-        )
-    before, p.loss = p.loss, None
-    loss = closure(p) if takes_pass else closure()
-    if loss is None:
-        raise TypeError("the closure returned None; it must return the loss (end it with 'return loss').")
-    if p.per_example and not p.losses:
-        raise TypeError(PER_EXAMPLE.format("the closure did not call p.backward"))
-    loss = loss.detach().mean() if isinstance(loss, Tensor) else loss
-    p.loss = loss if before is None else before + loss
-
-
-def _losses(p: Pass) -> Tensor:
-    """The losses of the examples, which the rule asked for."""
-    if len(p.losses) != 1:
-        raise TypeError(
-            PER_EXAMPLE.format("p.backward was not called")
-            if not p.losses
-            else "this rule ranks the examples of one batch, but the batch came in several parts; use micro='m', or "
-            "a loop over passes() for each part."
-        )
-    return p.losses[0]
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
-
-
-def _check_clip(name: str, value: float | None) -> None:
-    if value is not None and not value > 0:
-        raise ValueError(f"{name} must be > 0 or None, got {value!r}.")

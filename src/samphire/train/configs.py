@@ -23,8 +23,7 @@ from samphire.checks import (
 )
 from samphire.models.loading import NETWORKS
 from samphire.optim import RULES
-from samphire.optim.batched import rho_of, with_rho
-from samphire.optim.requests import Rule
+from samphire.optim.requests import Rule, rho_of, with_rho
 
 __all__ = ["DEFAULTS", "METHODS", "Config", "Method", "Settings", "appendix_b", "parse", "value_of"]
 

@@ -13,8 +13,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from samphire.models import two_views
-from samphire.optim.batched import FeatureRuns, ModuleRuns, rho_of, stacked
-from samphire.optim.requests import Rule
+from samphire.optim.batched import ModuleRuns, stacked
+from samphire.optim.feature_runs import FeatureRuns
+from samphire.optim.requests import Rule, rho_of
 from samphire.records import generator
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from samphire import probes, records
 from samphire.baselines import reweighting
 from samphire.baselines.losses import GroupDRO
 from samphire.data.parts import Parts
-from samphire.optim import split
+from samphire.optim import last_layer
 from samphire.probes.resampling import halves
 from samphire.records import Row
 from samphire.train.configs import Config
@@ -65,7 +65,7 @@ def retrain_head(config: Config, before: TrainedRun, parts: Parts, device: torch
     net = load_network(before.folder).to(device)
     part = parts.val if parts.domain else parts.probe_train
     features = probes.features(net, part.images)
-    parent, _, name = split(net).name.rpartition(".")
+    parent, _, name = last_layer(net).name.rpartition(".")
 
     def retrained(chosen: NDArray[Any]) -> nn.Module:
         head = probes.retrain_last_layer(

@@ -20,9 +20,10 @@ from samphire.checks import AtLeastZero, Count, Positive, Range, check_fields, c
 from samphire.data import synthetic
 from samphire.data.synthetic import Corruption, Noise, Points, Spiral, Where
 from samphire.models import ToyNet
-from samphire.optim.batched import ALGORITHMS, Base, rho_of, with_rho
-from samphire.optim.describe import in_use
-from samphire.optim.requests import Rule
+from samphire.optim.batched import Base
+from samphire.optim.feature_runs import ALGORITHMS
+from samphire.optim.requests import Rule, rho_of, with_rho
+from samphire.optim.rules import rule_for_run
 from samphire.records import generator
 from samphire.train.fleets import ModuleFleet, RuleFleet, ToyFleet
 
@@ -153,7 +154,7 @@ class RuleConfig(ToyRun):
 
     Args:
         name: A rule of ``samphire.optim.RULES``.
-        settings: Its settings by name, as for :func:`samphire.optim.describe.in_use`.
+        settings: Its settings by name, as for :func:`samphire.optim.rule_for_run`.
 
     The other arguments are those of :class:`ToyRun`.
 
@@ -174,7 +175,7 @@ class RuleConfig(ToyRun):
     @property
     def rule(self) -> Rule:
         """The rule, for a training of this length on batches of this size."""
-        chosen: Rule = in_use(self.name, steps=self.steps, batch=self.batch, **dict(self.settings))
+        chosen: Rule = rule_for_run(self.name, steps=self.steps, batch=self.batch, **dict(self.settings))
         return chosen
 
     @property

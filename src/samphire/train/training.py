@@ -19,7 +19,7 @@ from samphire import models, records
 from samphire.data import augment
 from samphire.data.parts import Parts
 from samphire.models.layers import Normalize
-from samphire.optim import SharpnessAware, in_perturbed_pass, split
+from samphire.optim import SharpnessAware, in_perturbed_pass, last_layer
 from samphire.progress import Progress
 from samphire.records import Row, generator
 from samphire.train.configs import Config
@@ -188,7 +188,7 @@ class Training:
             losses(self.model(x)).mean().backward()
             self.opt.step()
         elif self.config.rule == "lsam" and (self.ranks.count == 1 or self.config.perturbation == "local"):
-            self.opt.step(split(self.model).one_pass(lambda: self.model(x), lambda out: losses(out).mean()))
+            self.opt.step(last_layer(self.model).one_pass(lambda: self.model(x), lambda out: losses(out).mean()))
         else:
             for p in self.opt.passes(n=len(y), labels=y):
                 p.backward(losses(self.model(x[p.examples]), p.examples))

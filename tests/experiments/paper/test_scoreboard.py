@@ -32,10 +32,9 @@ def bench():
 # Tables with a row per rule
 
 
-def test_every_rule_has_its_strengths_and_its_paper_claim(bench):
-    assert list(scoreboard.TRIALS) == list(optim.RULES)
-    assert list(bench.CLAIMS) == [*optim.RULES, bench.ONE_PASS, "saf"]
-    assert set(bench.BARS) <= set(bench.CLAIMS)
+def test_the_tables_of_exceptions_name_rules_that_exist(bench):
+    assert set(scoreboard.TRIALS) < set(optim.RULES)
+    assert set(bench.CLAIMS) | set(bench.BARS) < {*optim.RULES, bench.ONE_PASS, "saf"}
 
 
 @pytest.mark.parametrize("scale", scoreboard.SCALES)
@@ -86,7 +85,7 @@ def loop(run):
 
 @pytest.mark.parametrize("name", optim.RULES)
 def test_every_rule_trains_in_company_as_alone(name):
-    trial = scoreboard.TRIALS[name]
+    trial = scoreboard.TRIALS.get(name, scoreboard.Trial())
     settings = [((trial.setting, value * (0.01 if trial.in_rates else 1)),) for value in trial.values[:2]]
     runs = [RuleConfig(n=16, batch=6, epochs=3, seed=s, name=name, settings=v) for s, v in enumerate(settings)]
     for result in fit_many(runs, dtype=torch.float64, keep_weights=True):
@@ -116,7 +115,7 @@ def test_workers_give_what_one_process_gives():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"name": "smm"}, "no rule named 'smm'; did you mean 'sam'"),
+        ({"name": "smm"}, "no rule is named 'smm'; did you mean 'sam'"),
         ({"name": "sam", "settings": (("rho", -1.0),)}, "rho must be a finite number >= 0"),
         ({"name": "sam", "algorithm": "lsam"}, "since 'sam' says how to step, got 'lsam'"),
         ({"name": "sam", "train_head": False}, "use a ToyConfig"),
@@ -258,12 +257,12 @@ def test_flops_of_the_benchmark(bench):
     data = bench.Data()
     sgd = bench.flops(bench.sgd_step(data), 1)
     ratio = {
-        name: bench.flops(bench.rule_step(data, bench.in_use(name)), steps) / sgd
+        name: bench.flops(bench.rule_step(data, optim.RULES[name]()), steps) / sgd
         for name, steps in [("sam", 1), ("msam", 1), ("looksam", 5)]
     }
     assert ratio == {"sam": pytest.approx(2), "msam": pytest.approx(1), "looksam": pytest.approx(1.2)}
 
 
 def test_periods_are_timed_whole(bench):
-    spans = bench.spans({name: bench.in_use(name) for name in optim.RULES})
+    spans = bench.spans({name: make() for name, make in optim.RULES.items()})
     assert (spans["sam"], spans["looksam"], spans["every"], spans["ae_sam"]) == (1, 5, 5, 20)

@@ -32,32 +32,15 @@ class Trial:
     in_rates: bool = False
 
 
-TRIALS = {
-    "sam": Trial(),
+TRIALS = {  # where the strengths are not those of Trial()
     "asam": Trial((0.05, 0.2, 0.5)),
     "lsam": Trial((0.5, 1.0, 2.0)),
     "sam_on": Trial((0.1, 0.5, 2.0)),
     "random": Trial((0.05, 0.2, 1.0)),
-    "gsam": Trial(),
-    "gnp": Trial(),
-    "gam": Trial(),
-    "sagm": Trial(),
-    "stable": Trial(),
-    "cr_sam": Trial(),
     "wsam": Trial((0.005, 0.02, 0.05)),
-    "ssam_f": Trial(),
-    "ssam_d": Trial(),
-    "esam": Trial(),
-    "imb_sam": Trial(),
     "entropy_sgd": Trial((0.5, 1.0, 2.0), "lr", in_rates=True),
-    "looksam": Trial(),
     "msam": Trial((0.1, 0.3, 1.0)),
     "stale": Trial((0.05, 0.2, 1.0)),
-    "friendly": Trial(),
-    "vasso": Trial(),
-    "m_sharpness": Trial(),
-    "every": Trial(),
-    "ae_sam": Trial(),
 }
 ONE_PASS = {"lsam"}  # the clean pass can share the forward of the perturbed one
 
@@ -87,7 +70,7 @@ def runs(config: Config) -> list[ToyConfig | RuleConfig]:
         ToyConfig(seed=s, epochs=config.epochs, batch=config.batch, lr=config.lr) for s in seeds
     ]
     for name in optim.RULES:
-        trial = TRIALS[name]
+        trial = TRIALS.get(name, Trial())
         for i in config.tried:
             value = trial.values[i] * (config.lr if trial.in_rates else 1.0)
             chosen += [

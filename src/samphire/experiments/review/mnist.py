@@ -21,8 +21,8 @@ from samphire.experiments.experiment import Places
 from samphire.experiments.rows import Row, by, collapsed, mean
 from samphire.models import mlp
 from samphire.optim import SharpnessAware
-from samphire.optim.describe import in_use
 from samphire.optim.requests import Rule
+from samphire.optim.rules import rule_for_run
 from samphire.progress import Progress, stretch
 from samphire.records import generator
 from samphire.train import ModuleConfig, Problem, Result, fit_many
@@ -108,7 +108,7 @@ class Run:
         if not self.rule:
             return None
         steps = self.gradients // 2  # for rules that follow the length of training; all of them take two passes
-        return in_use(self.rule, steps=steps, batch=self.batch, **dict(self.settings))
+        return rule_for_run(self.rule, steps=steps, batch=self.batch, **dict(self.settings))
 
     @property
     def passes(self) -> float:
