@@ -1,7 +1,7 @@
 """Results as tables, pictures and one self-contained page that opens anywhere, offline.
 
-A :class:`Result` is immutable and does not know how it was computed. :func:`page` escapes every text and puts pictures
-inside the file; :func:`write` also writes every picture as PNG and every table as CSV beside it.
+A :class:`Result` is immutable and does not know how it was computed. :func:`page` escapes every text and puts
+pictures inside the file; :func:`write` also writes every picture as PNG and every table as CSV beside it.
 """
 
 from samphire.report.cells import duration, show, strict
