@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from samphire import data
+from samphire.cli.options import AsJson, Root
 from samphire.cli.progress import bar
 from samphire.data.catalog import PAIRED
 from samphire.data.check import Count
@@ -19,8 +20,6 @@ from samphire.data.check import Count
 app = typer.Typer(no_args_is_help=True, help="Data sets: list them, check a copy, fetch one.")
 
 Name = Annotated[str, typer.Argument(help="As `samphire data list` has it.", show_default=False)]
-Root = Annotated[Path, typer.Option(help="The folder of the data set, or the one above it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 COLORS = {"complete": "green", "subset": "yellow", "wrong": "red"}
 
 

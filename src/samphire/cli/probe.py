@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
+from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target
 from samphire.cli.progress import bar
 from samphire.probes.compare import compare
 from samphire.report import probing
@@ -17,19 +18,19 @@ from samphire.train.finished import finished_run
 
 
 def probe(
-    run: Annotated[Path, typer.Argument(help="A folder written by training, or a file with a state dict.")],
-    data: Annotated[str | None, typer.Option(help="Data set, where the run does not say.")] = None,
-    root: Annotated[Path, typer.Option(help="The folder of the data set, or the one above it.")] = Path("data"),
-    model: Annotated[str | None, typer.Option(help="Network, where the run does not say.")] = None,
-    target: Annotated[str | None, typer.Option(help="Target domain, for sets with domains.")] = None,
+    run: Run,
+    data: Data = None,
+    root: Root = Path("data"),
+    model: Model = None,
+    target: Target = None,
     feature: Annotated[str | None, typer.Option(help="One feature instead of all.")] = None,
     layer: Annotated[str | None, typer.Option(help="A module's name instead of the last Linear's input.")] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Balanced samples to train probes on.")] = 20,
     pretrained: Annotated[str | None, typer.Option(help="Weights the training began with: a control.")] = None,
-    size: Annotated[int | None, typer.Option(help="Side of the images, where the run does not say.")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for decoded images; the user's cache if none.")] = None,
+    size: Size = None,
+    cache: Cache = None,
     out: Annotated[Path | None, typer.Option(help="Write a picture, with learning curves, to this PNG file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row instead.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which features a network has learned: probe errors beside controls, and errors by group."""
     if out is not None and not out.parent.is_dir():

@@ -10,12 +10,13 @@ import typer
 from rich.console import Console
 
 from samphire import optim, report
+from samphire.cli.options import AsJson
 from samphire.experiments import rules_gallery
 from samphire.optim.describe import describe, table
 
 
 def rules(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per rule instead.")] = False,
+    as_json: AsJson = False,
     to: Annotated[
         Path | None, typer.Option("--page", help="Write the rules' page and picture to this folder.")
     ] = None,

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
+from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target
 from samphire.cli.progress import bar
 from samphire.landscape.measures import measure_all
 from samphire.report import sharpness as shown
@@ -17,11 +18,11 @@ from samphire.train.finished import finished_run
 
 
 def sharpness(
-    run: Annotated[Path, typer.Argument(help="A folder written by training, or a file with a state dict.")],
-    data: Annotated[str | None, typer.Option(help="Data set, where the run does not say.")] = None,
-    root: Annotated[Path, typer.Option(help="The folder of the data set, or the one above it.")] = Path("data"),
-    model: Annotated[str | None, typer.Option(help="Network, where the run does not say.")] = None,
-    target: Annotated[str | None, typer.Option(help="Target domain, for sets with domains.")] = None,
+    run: Run,
+    data: Data = None,
+    root: Root = Path("data"),
+    model: Model = None,
+    target: Target = None,
     part: Annotated[str, typer.Option(help="Part of the data set to measure on.")] = "train",
     examples: Annotated[int, typer.Option(min=2, help="How many of its examples, chosen at random.")] = 2000,
     rho: Annotated[float, typer.Option(help="Radius of the ball.")] = 0.05,
@@ -30,10 +31,10 @@ def sharpness(
     k: Annotated[int, typer.Option("--k", help="Eigenvalues at either end of the Hessian's spectrum.")] = 5,
     groups: Annotated[bool, typer.Option("--groups", help="Also the sharpness of every group of examples.")] = False,
     batch: Annotated[int, typer.Option(min=1, help="Examples per pass; decides the memory.")] = 100,
-    size: Annotated[int | None, typer.Option(help="Side of the images, where the run does not say.")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for decoded images; the user's cache if none.")] = None,
+    size: Size = None,
+    cache: Cache = None,
     out: Annotated[Path | None, typer.Option(help="Also write pictures to this folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per measure instead.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say where a network sits: sharpness, Hessian and bound on its data, each with what it means."""
     trained = finished_run(run, data=data, model=model, target=target, size=size)

@@ -15,6 +15,7 @@ from rich.console import Console
 from samphire import data, report
 from samphire import sweep as sweeps
 from samphire.checks import check_one_of
+from samphire.cli.options import AsJson, Cache, Root
 from samphire.cli.progress import bar
 from samphire.records import Row
 from samphire.sweep.plans import listed, plan, whole_numbers
@@ -40,12 +41,12 @@ def sweep(
     on: Annotated[str, typer.Option(help="here, processes (one thread each) or ray.")] = "here",
     workers: Annotated[int | None, typer.Option(help="Runs at once; by default one for each core.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster; all its nodes must see --root and --out.")] = None,
-    root: Annotated[Path, typer.Option(help="The folder of the data set, or the one above it.")] = Path("data"),
+    root: Root = Path("data"),
     out: Annotated[Path, typer.Option(help="Folder for the runs; what is there is not done again.")] = Path("runs"),
     by: Annotated[str, typer.Option(help=f"Criterion to select by: {', '.join(sweeps.CRITERIA)}.")] = "val_error",
-    cache: Annotated[Path | None, typer.Option(help="Folder for decoded images; the user's cache if none.")] = None,
+    cache: Cache = None,
     table: Annotated[bool, typer.Option("--table", help="Train nothing; select from what is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row instead.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train every setting of the paper's grid and select the best of each rule. Resumes where it stopped."""
     check_one_of("criterion", by, sweeps.CRITERIA)

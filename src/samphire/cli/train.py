@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
+from samphire.cli.options import AsJson, Cache, Root
 from samphire.cli.progress import bar
 from samphire.report import training
 from samphire.train import Trained, fit, parse
@@ -23,12 +24,12 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Instead of the paper's; see --settings.")
     ] = None,
-    root: Annotated[Path, typer.Option(help="The folder of the data set, or the one above it.")] = Path("data"),
+    root: Root = Path("data"),
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
-    cache: Annotated[Path | None, typer.Option(help="Folder for decoded images; the user's cache if none.")] = None,
+    cache: Cache = None,
     device: Annotated[str | None, typer.Option(help="Where to compute; a GPU if there is one.")] = None,
     show: Annotated[bool, typer.Option("--settings", help="Print the settings and do not train.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per epoch instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a network by any rule and say what it learned. Goes on where it was stopped; runs under torchrun too.
 

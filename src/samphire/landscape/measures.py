@@ -101,7 +101,7 @@ def _measures(
         "sharpness, scaled": lambda: sharpness(here.scaled(), rho_scaled),
         "second order": lambda: second_order(here, rho),
         "average sharpness": lambda: average_sharpness(here, rho),
-        **{f"m-sharpness, m={size}": partial(_m_sharpness, here, rho, size) for size in m},
+        **{f"m-sharpness, m={size}": partial(lambda size: m_sharpness(here, rho, [size])[0], size) for size in m},
         "eigenvalues, top": lambda: eigenvalues(here, k, tol=1e-2),
         "eigenvalues, bottom": lambda: eigenvalues(here, k, "bottom", tol=1e-2),
         "trace": lambda: trace(here, samples=16),
@@ -109,10 +109,6 @@ def _measures(
         "theorem 1's assumption": lambda: assumption(bounded(), rho),
         "theorem 1": lambda: bound(bounded(), rho),
     }
-
-
-def _m_sharpness(here: Landscape, rho: float, m: int) -> Any:
-    return m_sharpness(here, rho, [m])[0]
 
 
 def _by_group(here: Landscape, split: Split, rho: float) -> Measures:

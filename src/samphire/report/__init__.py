@@ -7,7 +7,7 @@ pictures inside the file; :func:`write` also writes every picture as PNG and eve
 from samphire.report.cells import duration, show, strict
 from samphire.report.pictures import PALETTE, curve, figure, png
 from samphire.report.results import Claim, Result, summary
-from samphire.report.tables import Table, rich_table, table, text, to_csv, to_json
+from samphire.report.tables import Table, rich_table, table, to_csv, to_json
 from samphire.report.webpage import page, write
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "strict",
     "summary",
     "table",
-    "text",
     "to_csv",
     "to_json",
     "write",

@@ -10,10 +10,10 @@ from samphire.probes.compare import Comparison
 from samphire.records import Row
 from samphire.report.pictures import figure
 from samphire.report.tables import Table, table
+from samphire.report.training import AVERAGES
 
 __all__ = ["picture", "tables"]
 
-AVERAGES = ("train-weighted", "plain", "equal-group", "worst-group")
 CAPTION = "Probe errors: equal-weight mean over groups; 95 % bootstrap interval over resamples and test examples."
 DOMAIN = "Errors of probes trained on the target domain: plain share of its test examples; 95 % bootstrap."
 
