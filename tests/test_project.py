@@ -16,7 +16,8 @@ SOURCE = ROOT / "src" / "samphire"
 
 # A file may import from layers above its own in this list, and from its own folder.
 LAYERS = [
-    {"tree", "records", "restore", "checks", "statistics", "progress", "pool"},
+    {"tree", "restore", "checks", "statistics", "progress", "pool"},
+    {"records"},
     {"optim", "models", "data"},
     {"baselines"},
     {"probes", "landscape"},

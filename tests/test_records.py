@@ -18,6 +18,7 @@ import torch
 
 from samphire import records
 from samphire.optim.rules import asam, lsam, sam
+from samphire.records import origin
 
 
 class Noise(enum.Enum):
@@ -66,12 +67,15 @@ def test_key_does_not_depend_on_field_order_or_paths():
     assert records.key(Anything((1, {"a": 2}))) == records.key(Anything([1.0, {"a": np.float64(2)}]))
 
 
+FOLDER = Path(records.__file__).parent
+
 ALONE = f"""
-import importlib.util, sys, time
+import sys, time, types
 from dataclasses import dataclass
-spec = importlib.util.spec_from_file_location("records", {records.__file__!r})  # without the package, hence torch
-records = sys.modules["records"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(records)
+package = sys.modules["samphire"] = types.ModuleType("samphire")  # without its public names, hence without torch
+package.__path__ = [{str(FOLDER.parent)!r}]
+from samphire import records
+assert "torch" not in sys.modules
 
 @dataclass(frozen=True)
 class Config:
@@ -150,7 +154,7 @@ def test_rows_survive_the_round_trip(tmp_path):
         },
         {"nan": math.nan, "inf": -math.inf, "third": 1 / 3, "tensor": torch.tensor(math.inf)},
     ]
-    with records.open(tmp_path, Config()) as run:
+    with records.open_run(tmp_path, Config()) as run:
         for row in rows:
             run.append(row)
     (stored,) = records.read(tmp_path)
@@ -166,12 +170,12 @@ def test_rows_survive_the_round_trip(tmp_path):
 
 def test_arrays_are_no_row_entries(tmp_path):
     with pytest.raises(TypeError, match=r"entry 'w' must be a number.* got Tensor; store arrays with run\.save"):  # noqa: SIM117
-        with records.open(tmp_path, Config()) as run:
+        with records.open_run(tmp_path, Config()) as run:
             run.append({"w": torch.ones(2)})
 
 
 def interrupted(out, rows):
-    with records.open(out, Config()) as run:
+    with records.open_run(out, Config()) as run:
         for row in rows:
             run.append(row)
         raise KeyboardInterrupt
@@ -182,7 +186,7 @@ def test_a_run_is_done_only_after_a_clean_exit(tmp_path):
         interrupted(tmp_path, [{"i": 0}])
     (stored,) = records.read(tmp_path)
     assert not stored.done
-    with records.open(tmp_path, Config()) as run:
+    with records.open_run(tmp_path, Config()) as run:
         assert not run.done
         assert run.rows == [{"i": 0}]
         run.append({"i": 1})
@@ -195,10 +199,10 @@ def test_a_run_is_done_only_after_a_clean_exit(tmp_path):
 
 
 def test_a_done_run_takes_no_rows_and_no_session(tmp_path):
-    with records.open(tmp_path, Config()):
+    with records.open_run(tmp_path, Config()):
         pass
     with pytest.raises(RuntimeError, match="is done and takes no more rows; delete the folder"):  # noqa: SIM117
-        with records.open(tmp_path, Config()) as run:
+        with records.open_run(tmp_path, Config()) as run:
             run.append({"i": 0})
     (stored,) = records.read(tmp_path)
     assert stored.rows == ()
@@ -229,7 +233,7 @@ def test_a_whole_last_row_without_its_newline_is_kept(tmp_path, caplog):
     with (folder / "rows.jsonl").open("ab") as file:
         file.write(b'{"i": 2}')
     assert len(records.read(tmp_path)[0].rows) == 3
-    with records.open(tmp_path, Config()) as run:
+    with records.open_run(tmp_path, Config()) as run:
         run.append({"i": 3})
     assert [row["i"] for row in records.read(tmp_path)[0].rows] == [0, 1, 2, 3]
     assert not caplog.records
@@ -239,7 +243,7 @@ def test_a_torn_session_is_dropped(tmp_path):
     folder = unfinished(tmp_path)
     with (folder / "sessions.jsonl").open("ab") as file:
         file.write(b'{"seco')
-    with records.open(tmp_path, Config()):
+    with records.open_run(tmp_path, Config()):
         pass
     assert len(records.read(tmp_path)[0].sessions) == 2
 
@@ -248,7 +252,7 @@ def test_a_folder_killed_before_its_configuration_was_written_is_taken(tmp_path)
     folder = tmp_path / records.key(Config())
     folder.mkdir()
     (folder / ".part-0123").write_text("{")
-    with records.open(tmp_path, Config()) as run:
+    with records.open_run(tmp_path, Config()) as run:
         run.append({"i": 0})
     assert sorted(p.name for p in folder.iterdir()) == [
         ".lock",
@@ -262,7 +266,7 @@ def test_a_folder_killed_before_its_configuration_was_written_is_taken(tmp_path)
 WRITER = (
     ALONE
     + """
-with records.open(sys.argv[1], Config()) as run:
+with records.open_run(sys.argv[1], Config()) as run:
     for i in range(len(run.rows), 100_000):
         run.append({"i": i, "text": "x" * 500})
         time.sleep(1e-4)
@@ -296,7 +300,7 @@ def test_killed_writers_lose_nothing_and_rivals_are_refused(tmp_path):
 
 def test_a_full_disk_tears_no_line(tmp_path, monkeypatch):
     write = os.write
-    with records.open(tmp_path, Config()) as run:
+    with records.open_run(tmp_path, Config()) as run:
         run.append({"i": 0})
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", lambda file, data: write(file, data[:4]))
@@ -315,7 +319,7 @@ def test_another_configurations_folder_is_refused(tmp_path):
         pytest.raises(
             ValueError, match=r"holds another configuration: rho is 0\.1 there and 0\.2 here; choose another"
         ),
-        records.open(tmp_path, Config(rho=0.2)),
+        records.open_run(tmp_path, Config(rho=0.2)),
     ):
         pass
 
@@ -331,7 +335,7 @@ def test_another_configurations_folder_is_refused(tmp_path):
 def test_damage_is_named_and_left_alone(tmp_path, name, content, message):
     path = unfinished(tmp_path) / name
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=message), records.open(tmp_path, Config()):
+    with pytest.raises(ValueError, match=message), records.open_run(tmp_path, Config()):
         pass
     with pytest.raises(ValueError, match=message):
         records.read(tmp_path)
@@ -342,7 +346,7 @@ def test_rows_without_configuration_are_refused(tmp_path):
     (unfinished(tmp_path) / "config.json").unlink()
     with (
         pytest.raises(ValueError, match=r"has rows but no config\.json .* move it elsewhere"),
-        records.open(tmp_path, Config()),
+        records.open_run(tmp_path, Config()),
     ):
         pass
 
@@ -351,7 +355,7 @@ def test_an_output_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "out").write_text("")
     with (
         pytest.raises(OSError, match=r"cannot write to run folder .*: Not a directory; choose another output folder"),
-        records.open(tmp_path / "out", Config()),
+        records.open_run(tmp_path / "out", Config()),
     ):
         pass
 
@@ -362,7 +366,7 @@ def test_a_forbidden_output_folder_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "mkdir", forbidden)
     with pytest.raises(PermissionError, match=r"cannot write to run folder .*: Permission denied; choose"):  # noqa: SIM117
-        with records.open(tmp_path, Config()):
+        with records.open_run(tmp_path, Config()):
             pass
 
 
@@ -377,7 +381,7 @@ def test_reading_where_nothing_is(tmp_path):
 
 def test_arrays_beside_rows(tmp_path):
     weight = torch.arange(6.0).reshape(2, 3).requires_grad_()
-    with records.open(tmp_path, Config()) as run:
+    with records.open_run(tmp_path, Config()) as run:
         path = run.save("epoch-1", {"body.0.weight": weight, "curve": np.array([0.0, np.nan])})
         run.save("epoch-1", {"body.0.weight": 2 * weight, "curve": np.array([0.0, np.nan])})
         assert path == run.folder / "epoch-1.npz"
@@ -388,7 +392,7 @@ def test_arrays_beside_rows(tmp_path):
 
 
 def test_arrays_that_are_absent_damaged_or_misnamed(tmp_path):
-    with records.open(tmp_path, Config()) as run:
+    with records.open_run(tmp_path, Config()) as run:
         run.save("a", {"x": np.ones(3)})
         with pytest.raises(FileNotFoundError, match="has no arrays 'b'; it has a"):
             run.load("b")
@@ -421,6 +425,41 @@ def test_files_have_the_permissions_of_the_users_choice(tmp_path):
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
 
 
+# While others write
+
+
+def test_a_run_can_be_looked_at_before_while_and_after_it_is_written(tmp_path):
+    folder = tmp_path / records.key(Config())
+    looks = lambda: (
+        records.is_done(folder),
+        records.is_locked(folder),
+        records.count_rows(folder),
+        records.last_row(folder),
+    )
+    assert looks() == (False, False, 0, None)
+    with records.open_run(tmp_path, Config()) as run:
+        assert looks() == (False, True, 0, None)
+        run.append({"i": 0})
+        run.append({"i": 1})
+        os.write(run._file, b'{"i": 2')  # half a row
+        assert looks() == (False, True, 2, {"i": 1})
+        os.write(run._file, b"}")
+        assert looks() == (False, True, 3, {"i": 2})
+        os.write(run._file, b"\n")
+    assert looks() == (True, False, 3, {"i": 2})
+
+
+def test_cells_are_plain():
+    assert records.plain_cell((np.float32(0.5), {1: torch.tensor(2)}, None)) == [0.5, {"1": 2}, None]
+    with pytest.raises(TypeError, match="row entry 'x' must be a number, text, list or mapping, got ndarray"):
+        records.plain_cell(np.zeros(2), "x")
+
+
+def test_generators_are_seeded_by_purpose():
+    one, two = records.generator(3, "init"), records.generator(3, "order")
+    assert (one.initial_seed(), two.initial_seed()) == (records.seed(3, "init"), records.seed(3, "order"))
+
+
 # Provenance
 
 
@@ -437,23 +476,26 @@ def test_provenance_names_versions_machine_and_time():
 def test_commit_is_that_of_this_repository():
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     head = subprocess.run(git, capture_output=True, text=True).stdout.strip() if shutil.which("git") else ""
-    records._commit.cache_clear()
-    assert records._commit() in (None, head, head + "+")
+    origin._commit.cache_clear()
+    assert origin._commit() in (None, head, head + "+")
 
 
 def test_provenance_without_git(monkeypatch):
     def absent(*args, **kwargs):
         raise FileNotFoundError("git")
 
-    records._commit.cache_clear()
+    origin._commit.cache_clear()
     monkeypatch.setattr(subprocess, "run", absent)
     assert records.provenance()["commit"] is None
-    records._commit.cache_clear()
+    origin._commit.cache_clear()
 
 
-def test_layer_zero_imports_the_standard_library_only():
-    tree = ast.parse(Path(records.__file__).read_text(encoding="utf-8"))
-    names = [n.name for node in tree.body if isinstance(node, ast.Import) for n in node.names]
-    names += [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
+def test_records_import_the_standard_library_only():
+    names = []
+    for path in FOLDER.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names += [n.name for node in tree.body if isinstance(node, ast.Import) for n in node.names]
+        names += [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
     assert len(names) > 20
-    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+    ours = {"samphire.pool", *(f"samphire.records.{path.stem}" for path in FOLDER.glob("*.py"))}
+    assert {name if name in ours else name.partition(".")[0] for name in names} <= sys.stdlib_module_names | ours

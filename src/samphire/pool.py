@@ -1,4 +1,9 @@
-"""Other interpreters that work for this one: requests by their standard input, answers by their standard output."""
+"""Worker processes of one core each, which end when the process that started them ends, however it ends.
+
+A worker is a fresh interpreter: unlike :mod:`multiprocessing` it needs no importable main module. It reads tasks from
+its standard input and writes answers to its standard output. This file uses the standard library alone, because every
+worker runs it before it imports anything else.
+"""
 
 from __future__ import annotations
 
@@ -10,74 +15,171 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, cast
 
+__all__ = ["Pool", "WorkerDied", "cores"]
 
-class Interpreter:
-    """A process that runs a function which answers; see :func:`requests`.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+POLL = 0.5  # seconds between a worker's looks at whether its parent lives
 
-    It finds modules where this process does and, unlike :mod:`multiprocessing`, needs no main module to import.
+Tell = Callable[[Any], None]
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended before its task did."""
+
+
+class Pool:
+    """Workers that run functions of importable modules; leaving the ``with`` block ends them, at work or not.
+
+    A worker whose task raised is replaced, so that what broke one task cannot break the next.
 
     Args:
-        serve: The function, as ``"module:function"``.
-        environment: What differs from this process's.
+        workers: How many.
+
+    Example:
+        >>> with Pool(2) as pool:
+        ...     list(pool.map(divmod, [(7, 2), (9, 4)]))
+        [(3, 1), (2, 1)]
     """
 
-    def __init__(self, serve: str, environment: Mapping[str, str] | None = None) -> None:
-        module, _, function = serve.partition(":")
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._threads = ThreadPoolExecutor(workers)  # each waits for a worker of its own
+        self._own = threading.local()
+        self._started: list[_Worker] = []
+        self._ending = False
+
+    def submit(self, function: Callable[..., Any], *args: Any, listen: Tell | None = None) -> Future[Any]:
+        """Run a function in a worker.
+
+        Args:
+            function: Pickled by its name.
+            *args: Its arguments.
+            listen: Called with every message of the task, which then gets a last argument: the function that sends
+                them.
+        """
+        return self._threads.submit(self._run, function, args, listen)
+
+    def map(
+        self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], listen: Tell | None = None
+    ) -> Iterator[Any]:
+        """The results of many tasks, in order; at most twice as many as there are workers wait to be taken."""
+        waiting: deque[Future[Any]] = deque()
+        for args in tasks:
+            waiting.append(self.submit(function, *args, listen=listen))
+            if len(waiting) == 2 * self.workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _run(self, function: Callable[..., Any], args: tuple[Any, ...], listen: Tell | None) -> Any:
+        task = pickle.dumps((function, args, listen is not None))
+        worker = getattr(self._own, "worker", None) or self._start()
+        self._own.worker = None
+        try:
+            result = worker.run(task, listen)
+        except BaseException:
+            worker.close()
+            raise
+        self._own.worker = worker
+        return result
+
+    def _start(self) -> _Worker:
+        worker = _Worker()
+        self._started.append(worker)
+        if self._ending:
+            worker.process.terminate()
+        return worker
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ending = True
+        for worker in self._started:
+            worker.process.terminate()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._started:
+            worker.close()
+
+
+class _Worker:
+    """The parent's side of one worker."""
+
+    def __init__(self) -> None:
+        code = f"import runpy; runpy.run_path({__file__!r}, run_name='__main__')"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from {module} import {function}; {function}()"],
+            [sys.executable, "-c", code, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        self._answers, self._requests = cast(IO[bytes], self.process.stdout), cast(IO[bytes], self.process.stdin)
+        self._tasks, self._answers = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
 
-    def send(self, request: object) -> None:
-        """Hand over a request; OSError if the process has ended."""
-        pickle.dump(request, self._requests)
-        self._requests.flush()
-
-    def receive(self) -> Any:
-        """The next answer; EOFError or OSError if the process ended before it."""
-        return pickle.load(self._answers)
+    def run(self, task: bytes, listen: Tell | None) -> Any:
+        try:
+            pickle.dump(task, self._tasks)
+            self._tasks.flush()
+            while (answer := pickle.load(self._answers))[0] == "message":
+                cast(Tell, listen)(answer[1])
+        except (EOFError, OSError):
+            raise WorkerDied(
+                f"a worker process ended with exit code {self.process.wait()} before its task did; -9 often means "
+                "too little memory: take fewer workers."
+            ) from None
+        kind, value = answer
+        if kind == "error":
+            raise value
+        return value
 
     def close(self) -> None:
-        """Let it end, and wait until it has."""
-        for stream in (self._answers, self._requests):
+        for stream in (self._answers, self._tasks):
             with contextlib.suppress(OSError):
                 stream.close()
         self.process.wait()
 
 
-Send = Callable[[object], None]
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def requests(pickler: type[pickle.Pickler] = pickle.Pickler) -> Iterator[tuple[Any, Send]]:
-    """In the other process: every request, with the function that sends an answer.
+# The worker's side
 
-    Interrupts are left to the process that asks, and whatever is printed goes to standard error. If that process is
-    gone, killed perhaps, this one ends in the midst of its work.
 
-    Args:
-        pickler: Writes the answers.
-    """
+def _serve(parent: int) -> None:
+    """Answer tasks until there are no more. Interrupts are left to the parent; what is printed goes to stderr."""
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
-    def send(answer: object) -> None:
-        pickler(out).dump(answer)
+    def send(kind: str, value: Any) -> None:
+        out.write(pickle.dumps((kind, value)))  # whole or not at all, should the value not be picklable
         out.flush()
 
     with contextlib.suppress(EOFError):
         while True:
-            yield pickle.load(sys.stdin.buffer), send
+            task = pickle.load(sys.stdin.buffer)
+            try:
+                function, args, tells = pickle.loads(task)
+                send("result", function(*args, *([lambda message: send("message", message)] if tells else [])))
+            except Exception as error:
+                try:
+                    send("error", error)
+                except Exception:  # it cannot be pickled
+                    send("error", RuntimeError(repr(error)))
 
 
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(1)
+        time.sleep(POLL)
     os._exit(1)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

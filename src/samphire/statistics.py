@@ -46,6 +46,15 @@ class Estimate:
         """The standard deviation of one run, divided by n - 1."""
         return self.error * math.sqrt(self.n)
 
+    def spread(self, form: str = ".4f") -> str:
+        """Mean and standard deviation as text; what is nan is left out.
+
+        Example:
+            >>> estimate([0.1, 0.2]).spread(), estimate([0.1]).spread(".1f"), estimate([]).spread()
+            ('0.1500 ± 0.0707', '0.1', '–')
+        """
+        return " ± ".join(format(x, form) for x in (self.mean, self.deviation) if not math.isnan(x)) or "–"
+
     def interval(self, level: float = LEVEL) -> Interval:
         """Where the true mean lies, by Student's t; (nan, nan) for fewer than two runs.
 

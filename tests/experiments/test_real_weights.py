@@ -19,7 +19,7 @@ from samphire.experiments import real_weights
 from samphire.experiments.real_weights import Pair
 from samphire.mechanisms.phantoms import fitted_probe, probed_contribution
 from samphire.models.layers import Normalise
-from samphire.train import generator
+from samphire.records import generator
 
 FIGURES = (5, 6, 8, 9)
 FOLDERS = {"waterbirds": "waterbird_complete95_forest2water2", "celeba": "celeba"}

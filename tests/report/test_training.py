@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from samphire.report import training
-from samphire.train import Trained, appendix_b
+from samphire.train import TrainedRun, appendix_b
 
 ROWS = (
     {
@@ -29,7 +29,7 @@ def test_settings_have_those_of_rule_and_method():
 
 
 def test_tables_of_a_whole_run():
-    epochs, errors, probes = training.tables(Trained(CONFIG, Path(), ROWS))
+    epochs, errors, probes = training.tables(TrainedRun(CONFIG, Path(), ROWS))
     assert epochs.rows[1] == (2, 0.5, 0.3, 0.8, 0.2, 0.7, 2.0)
     assert errors.rows == (
         ("train-weighted", 0.25, None),
@@ -41,12 +41,14 @@ def test_tables_of_a_whole_run():
 
 
 def test_a_run_that_was_stopped_has_its_epochs_alone():
-    (epochs,) = training.tables(Trained(CONFIG, Path(), ({"epoch": 1, "loss": 9.0, "stopped": "the loss is nan"},)))
+    (epochs,) = training.tables(
+        TrainedRun(CONFIG, Path(), ({"epoch": 1, "loss": 9.0, "stopped": "the loss is nan"},))
+    )
     assert epochs.rows == ((1, 9.0, None, None, None, None, None),)
 
 
 def test_curves_show_every_epoch():
-    loss, error = training.curves(Trained(CONFIG, Path(), ROWS)).axes
+    loss, error = training.curves(TrainedRun(CONFIG, Path(), ROWS)).axes
     assert {line.get_label(): line.get_ydata().tolist() for line in loss.lines} == {
         "training batches": [1.5, 0.5],
         "validation": [1.0, 0.8],

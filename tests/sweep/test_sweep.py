@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import trees
 from samphire import records, sweep
 from samphire.cli.sweep import sweep as command
+from samphire.statistics import Estimate
 from samphire.sweep import Trial
 from samphire.sweep.plans import plan
 from samphire.train import appendix_b, fit
@@ -68,12 +69,15 @@ def test_lists_of_a_grid_can_be_replaced():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: sweep.grid("mnist"), "there is no grid for 'mnist'; there are grids for cifar-mnist"),
+        (lambda: sweep.grid("mnist"), "no grid is named 'mnist'; did you mean 'cifar-mnist'"),
         (lambda: sweep.grid("cifar-mnist", ["sma"]), "no rule is named 'sma'; did you mean 'sam'"),
         (lambda: sweep.grid("cifar-mnist", seeds=()), "a grid must have a job"),
         (lambda: sweep.select([], by="test_error"), "no criterion is named 'test_error'; there are val_error"),
-        (lambda: sweep.run([], print, ".", on="slurm"), "on must be one of here, processes, ray, got 'slurm'"),
-        (lambda: sweep.run([], print, ".", on="processes", workers=0), "workers must be >= 1, got 0"),
+        (
+            lambda: sweep.run([], print, ".", on="slurm"),
+            "no executor is named 'slurm'; there are here, processes, ray",
+        ),
+        (lambda: sweep.run([], print, ".", on="processes", workers=0), "workers must be a whole number >= 1, got 0"),
         (lambda: sweep.run([], print, ".", workers=2), "one job at a time, got workers=2; take on='processes'"),
         (lambda: sweep.run([], print, ".", address="auto"), "got 'auto' and on='here'; take on='ray'"),
     ],
@@ -102,7 +106,7 @@ def node():
 
 def work(job, out, fault=None):
     """A row for each epoch; goes on where it was. A fault is a function of the job, its run and the next epoch."""
-    with records.open(out, job) as run:
+    with records.open_run(out, job) as run:
         for epoch in range(len(run.rows), job.epochs):
             if fault is not None:
                 fault(job, run, epoch)
@@ -288,7 +292,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_job_tried_again(tmp_path, 
     broken = partial(break_some, marks=marks, how={1: [raise_error, kill_self], 2: [kill_self]})
     swept = sweep.run(JOBS, partial(work, out=tmp_path, fault=broken), tmp_path, on="processes", workers=1)
     assert [t.state for t in swept.trials] == ["done", "failed", "done", "done"]
-    assert "the process of this run ended with code -9" in swept.failed[0].error
+    assert "a worker process ended with exit code -9 before its task did" in swept.failed[0].error
     assert rows_of(tmp_path) == expected([Job(0), Job(2), Job(3)])
 
 
@@ -379,7 +383,7 @@ def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
 def test_a_run_that_another_process_writes_is_left_to_it(tmp_path, finishes):
     """However often it is looked at; its result is taken, or it is computed here if its writer gives up."""
     begun, computed, theirs = [], [], ExitStack()
-    run = theirs.enter_context(records.open(tmp_path, JOBS[0]))
+    run = theirs.enter_context(records.open_run(tmp_path, JOBS[0]))
     run.append({"epoch": 0, "value": 0})
 
     def let_go():
@@ -410,13 +414,13 @@ def test_a_run_that_another_process_writes_is_left_to_it(tmp_path, finishes):
 def test_states_and_last_rows(tmp_path):
     done, stopped, running, failed, _, begun = jobs = [Job(i, epochs=1) for i in range(6)]
     work(done, tmp_path)
-    with records.open(tmp_path, stopped) as run:
+    with records.open_run(tmp_path, stopped) as run:
         run.append({"epoch": 1, "stopped": "the loss is not finite."})
-    with pytest.raises(ArithmeticError), records.open(tmp_path, begun) as run:
+    with pytest.raises(ArithmeticError), records.open_run(tmp_path, begun) as run:
         run.append({"epoch": 1})
         raise_error()
     sweep.run([failed, running], raise_error_of, tmp_path)
-    with records.open(tmp_path, running):  # once more, after it failed
+    with records.open_run(tmp_path, running):  # once more, after it failed
         found = sweep.trials(tmp_path, jobs)
     assert [t.state for t in found] == ["done", "stopped", "running", "failed", "missing", "missing"]
     assert [t.row and t.row["epoch"] for t in found] == [0, 1, None, None, None, 1]
@@ -457,7 +461,7 @@ def test_selection_by_hand():
     sgd, sam = sweep.select(found)
     assert (sgd.side, sgd.lr, sgd.rho, sgd.settings, sgd.count) == ("sgd", 0.1, 0.0, 2, "4 of 4")
     assert (sgd.score.mean, sgd.score.n) == (pytest.approx(0.25), 2)
-    assert sgd.score.std == pytest.approx(0.05 * 2**0.5)
+    assert sgd.score.deviation == pytest.approx(0.05 * 2**0.5)
     assert [row["test_error"] for row in sgd.rows] == [0.31, 0.21]
     assert (sam.side, sam.lr, sam.rho, sam.settings, sam.count) == ("sam", 0.1, 0.1, 1, "1 of 1")
     assert [c.lr for c in sweep.select(found, "worst_group")] == [0.2, 0.1]
@@ -524,6 +528,10 @@ def test_sides_are_told_apart_by_what_differs():
     }
 
 
+def text(cell):
+    return cell.spread() if isinstance(cell, Estimate) else str(cell)
+
+
 def test_the_table_has_no_silent_hole():
     errors = {"val_error": 0.2, "val_worst": 0.4, "test_error": 0.25, "test_worst": 0.5, "probe": {"hard": 0.3}}
     found = [
@@ -539,7 +547,7 @@ def test_the_table_has_no_silent_hole():
         (by, side) for by in ("worst_group", "val_error", "probe") for side in ("sgd", "sam")
     ]
     sgd, sam = rows[:2]
-    assert {name: str(cell) for name, cell in sgd.items()} == {
+    assert {name: text(cell) for name, cell in sgd.items()} == {
         "chosen by": "worst_group",
         "side": "sgd",
         "lr": "0.1",
@@ -553,7 +561,7 @@ def test_the_table_has_no_silent_hole():
         "runs": "2 of 2",
     }
     assert sam["runs"] == "0 of 4 (1 stopped, 1 running, 1 failed, 1 missing)"
-    assert (sam["settings"], sam["seeds"], sam["lr"], str(sam["test error"])) == (2, 0, None, "–")
+    assert (sam["settings"], sam["seeds"], sam["lr"], text(sam["test error"])) == (2, 0, None, "–")
     assert rows[4]["lr"] is None  # nothing was probed on held-out examples
     assert rows[4]["runs"] == "2 of 2"
 
@@ -622,7 +630,7 @@ def test_words_become_jobs():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["cifar-mnst"], "no grid for 'cifar-mnst'"),
+        (["cifar-mnst"], "no grid is named 'cifar-mnst'; did you mean 'cifar-mnist'"),
         (["cifar-mnist", "rule=sam"], "a sweep has several rules, got 'rule=sam'; write --rules sam"),
         (["cifar-mnist", "seed=1"], "a sweep has several seeds, got 'seed=1'; write --seeds 1"),
         (["cifar-mnist", "lr=a"], "lr must be numbers with commas between, got 'a'"),

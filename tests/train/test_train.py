@@ -1,6 +1,5 @@
 """Training on real data: against loops written out here, through kills, by every method, on two ranks."""
 
-import importlib
 import json
 import math
 import os
@@ -24,9 +23,8 @@ from samphire.data import augment
 from samphire.data.parts import load_parts, some
 from samphire.optim import RULES
 from samphire.probes.protocol import halves
-from samphire.train import Config, appendix_b, fit, load_network, parse
-
-fit_module = importlib.import_module("samphire.train.fit")
+from samphire.records import runs as run_files
+from samphire.train import Config, appendix_b, fit, load_network, methods, parse, training
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +194,7 @@ def test_some_examples_keep_the_groups_proportions(root):
     train = data.load("waterbirds", root)["train"]
     assert np.bincount(some(train, 28).group).tolist() == [12, 2, 2, 12]
     assert some(train, 28).ids.tolist() == some(train, 28).ids.tolist()
-    with pytest.raises(ValueError, match="at most the 56 training examples there are, got 57"):
+    with pytest.raises(ValueError, match="at most the 56 training examples, got 57"):
         some(train, 57)
 
 
@@ -235,7 +233,7 @@ def killed_at(monkeypatch, when, places):
     return calls
 
 
-WRITES = (records, "write_atomic"), (records.Run, "append")
+WRITES = (records, "write_atomic"), (run_files, "write_atomic"), (records.Run, "append")
 
 
 @pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: s.get("rule") or s["method"])
@@ -259,18 +257,20 @@ def test_a_run_killed_in_an_epoch_ends_where_an_uninterrupted_one_does(root, tmp
     config = replace(DOMINOES, **settings)
     whole = fit(config, root, tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        killed_at(patch, 8, [(fit_module._Training, "_step")])
+        killed_at(patch, 8, [(training.Training, "_step")])
         fit(config, root, tmp_path / "killed")
     assert_same(whole, fit(config, root, tmp_path / "killed"))
 
 
 def test_a_run_goes_on_with_as_many_processes(root, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        killed_at(patch, 30, [(fit_module._Training, "_step")])
+        killed_at(patch, 30, [(training.Training, "_step")])
         fit(DOMINOES, root, tmp_path)
     (state,) = tmp_path.glob("*/state.pt")
     torch.save(torch.load(state) | {"ranks": 2}, state)
-    with pytest.raises(ValueError, match="a run begun by 2 processes must go on with as many, got 1; start as many"):
+    with pytest.raises(
+        ValueError, match="a run begun by 2 processes must be resumed by as many, got 1; start as many"
+    ):
         fit(DOMINOES, root, tmp_path)
 
 
@@ -311,9 +311,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_sentence(root, tmp_path):
 
 def test_a_loss_that_is_not_finite_ends_the_epoch_too(root, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        steps = killed_at(patch, None, [(fit_module._Training, "_step")])
+        steps = killed_at(patch, None, [(training.Training, "_step")])
         fit(replace(DOMINOES, batch=4, lr=1e30), root, tmp_path)
-    assert len(steps) <= 2 * fit_module.CHECK_EVERY
+    assert len(steps) <= 2 * training.CHECK_EVERY
 
 
 def test_weights_that_overflow_in_the_last_step_end_the_run(root, tmp_path):
@@ -344,7 +344,7 @@ def test_reweighting_visits_groups_equally_often(root, tmp_path, monkeypatch):
 def test_group_dro_weighs_groups_by_their_losses_once_a_step(root, tmp_path, monkeypatch):
     made, calls = [], []
 
-    class Watched(fit_module.GroupDRO):
+    class Watched(methods.GroupDRO):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(self)
@@ -353,7 +353,7 @@ def test_group_dro_weighs_groups_by_their_losses_once_a_step(root, tmp_path, mon
             calls.append((losses.detach().double(), groups))
             return super().forward(losses, groups)
 
-    monkeypatch.setattr(fit_module, "GroupDRO", Watched)
+    monkeypatch.setattr(methods, "GroupDRO", Watched)
     config = replace(BIRDS, method="group_dro", method_settings=(("eta", 0.2),), rule="sam", rho=0.05)
     fit(config, root, tmp_path / "runs", cache=tmp_path)
     clean = calls[::2]  # every other pass is SAM's second
@@ -476,7 +476,7 @@ def test_torchrun_runs_the_command(root, tmp_path):
         (["seed=0.5"], "seed must be a whole number >= 0, got 0.5"),
         (["model=resnt18"], "no network is named 'resnt18'; did you mean 'resnet18'?"),
         (["model=3"], "no network is named 3"),
-        (["probe_at=true"], "probe_at must be epochs from 1 to the last, 20, got True"),
+        (["probe_at=true"], r"probe_at: an epoch must be a whole number in \[1, 20\], got True"),
         (["method=jtt", "method.times=0.5"], "method.times must be a whole number >= 1, got 0.5"),
         (["method=dfr", "method.resamples=0"], "method.resamples must be a whole number >= 1, got 0"),
         (["method=group_dro", "method.eta=x"], "method.eta must be a finite number >= 0, got 'x'"),
@@ -485,9 +485,9 @@ def test_torchrun_runs_the_command(root, tmp_path):
         (["epochs=0"], "epochs must be a whole number >= 1, got 0"),
         (["lr=fast"], "lr must be a finite number > 0, got 'fast'"),
         (["momentum=1"], r"momentum must be a finite number in \[0, 1\), got 1"),
-        (["schedule=step"], "no schedule is named 'step'; there are cosine, constant"),
-        (["probe_at=0"], "probe_at must be epochs from 1 to the last, 20, got 0"),
-        (["keep=30"], "keep must be epochs from 0 to the last, 20, got 30"),
+        (["schedule=step"], "schedule must be 'cosine' or 'constant', got 'step'"),
+        (["probe_at=0"], r"probe_at: an epoch must be a whole number in \[1, 20\], got 0"),
+        (["keep=30"], r"keep: an epoch must be a whole number in \[0, 20\], got 30"),
         (["target=photo"], "target must be a domain for sets with domains only, got 'photo'; leave it out"),
     ],
 )

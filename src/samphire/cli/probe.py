@@ -14,7 +14,7 @@ from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Ta
 from samphire.cli.progress import bar
 from samphire.probes.compare import compare
 from samphire.report import probing
-from samphire.train.finished import finished_run
+from samphire.train.saved import saved_network
 
 
 def probe(
@@ -35,7 +35,7 @@ def probe(
     """Say which features a network has learned: probe errors beside controls, and errors by group."""
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} to write {out.name} in; make it first.")
-    trained = finished_run(run, data=data, model=model, layer=layer, target=target, initial=pretrained, size=size)
+    trained = saved_network(run, data=data, model=model, layer=layer, target=target, initial=pretrained, size=size)
     with bar() as progress:
         parts = trained.parts(root, cache, progress)
         result = compare(

@@ -14,7 +14,7 @@ from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Ta
 from samphire.cli.progress import bar
 from samphire.landscape.measures import measure_all
 from samphire.report import sharpness as shown
-from samphire.train.finished import finished_run
+from samphire.train.saved import saved_network
 
 
 def sharpness(
@@ -37,7 +37,7 @@ def sharpness(
     as_json: AsJson = False,
 ) -> None:
     """Say where a network sits: sharpness, Hessian and bound on its data, each with what it means."""
-    trained = finished_run(run, data=data, model=model, target=target, size=size)
+    trained = saved_network(run, data=data, model=model, target=target, size=size)
     with bar() as progress:
         split = trained.examples(part, examples, root, cache, progress)
         network: Any = trained.network(split)

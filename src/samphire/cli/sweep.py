@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +18,7 @@ from samphire.checks import check_one_of
 from samphire.cli.options import AsJson, Cache, Root
 from samphire.cli.progress import bar
 from samphire.records import Row
+from samphire.statistics import Estimate
 from samphire.sweep.plans import listed, plan, whole_numbers
 from samphire.train import Config, fit
 
@@ -85,7 +86,7 @@ def _show(trials: Sequence[sweeps.Trial], by: str, as_json: bool) -> None:
     rows = sweeps.table(trials, by)
     if as_json:
         for row in rows:
-            print(json.dumps(report.strict(row)))
+            print(json.dumps(report.strict({name: _numbers(cell) for name, cell in row.items()})))
         return
     for criterion in dict.fromkeys(row["chosen by"] for row in rows):
         chosen = [row for row in rows if row["chosen by"] == criterion]
@@ -94,8 +95,16 @@ def _show(trials: Sequence[sweeps.Trial], by: str, as_json: bool) -> None:
     print(NOTE)
 
 
+def _numbers(cell: Any) -> Any:
+    return {"mean": cell.mean, "std": cell.deviation, "n": cell.n} if isinstance(cell, Estimate) else cell
+
+
+def _text(cell: Any) -> str:
+    return cell.spread() if isinstance(cell, Estimate) else report.show(cell)
+
+
 def _upright(rows: Sequence[Row], criterion: str) -> report.Table:
     """Sides as columns, so that nothing is cut off on a narrow terminal."""
     names = [name for name in rows[0] if name not in ("chosen by", "side")]
-    cells = [[name, *(report.show(row[name]) for row in rows)] for name in names]
+    cells = [[name, *(_text(row[name]) for row in rows)] for name in names]
     return report.Table(["", *(row["side"] for row in rows)], cells, f"Chosen by {criterion}")

@@ -15,7 +15,7 @@ from samphire import records, report
 from samphire.cli.options import AsJson, Cache, Root
 from samphire.cli.progress import bar
 from samphire.report import training
-from samphire.train import Trained, fit, parse
+from samphire.train import TrainedRun, fit, parse
 from samphire.train.configs import DEFAULTS
 
 
@@ -48,7 +48,7 @@ def train(
         raise typer.Exit(1)
 
 
-def _show(trained: Trained, as_json: bool) -> None:
+def _show(trained: TrainedRun, as_json: bool) -> None:
     if as_json:
         for row in trained.rows:
             print(json.dumps(report.strict(row)))

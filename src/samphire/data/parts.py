@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +11,10 @@ import numpy as np
 from samphire import data, records
 from samphire.data.cache import decoded
 from samphire.data.split import Split
+from samphire.progress import Progress
 
-Advance = Callable[[str, int, int], None]
+__all__ = ["Parts", "default_cache", "load_parts", "some"]
+
 PROBED_ON = {"probe_train": "probe_test", "target_train": "target_test", "val": "test"}
 ROOM = 4 / 3  # side of the stored images, in sides of the network's, where these are random crops
 
@@ -56,7 +57,7 @@ def load_parts(
     examples: int | None = None,
     judged_only: bool = False,
     cache: str | os.PathLike[str] | None = None,
-    progress: Advance | None = None,
+    progress: Progress | None = None,
 ) -> Parts:
     """The parts of a data set that training and probing need.
 
@@ -66,8 +67,8 @@ def load_parts(
         size: Side of the network's images, for sets of image files.
         target: Domain to transfer to, for sets with domains.
         augment: Store the training images larger, for random crops.
-        examples: Only so many training examples, see :func:`some`.
-        judged_only: Leave the training images encoded: the run is over.
+        examples: How many training examples to take, see :func:`some`; ``None`` for all.
+        judged_only: Leave the training images encoded, for a run that is trained already.
         cache: Folder for decoded images; the user's cache by default.
         progress: Called with what is done, the images done and those to do.
     """
@@ -97,7 +98,7 @@ def load_parts(
 
 
 def some(split: Split, n: int | None) -> Split:
-    """So many of the examples, in the groups' proportions, always the same ones; all of them for ``None``.
+    """A given number of examples, in the groups' proportions, always the same ones; all of them for ``None``.
 
     Example:
         >>> y = np.repeat([0, 1], [60, 20])
@@ -107,7 +108,7 @@ def some(split: Split, n: int | None) -> Split:
     if n is None:
         return split
     if n > len(split):
-        raise ValueError(f"examples must be at most the {len(split)} training examples there are, got {n}.")
+        raise ValueError(f"examples must be at most the {len(split)} training examples, got {n}.")
     group = split.group
     draw = np.random.default_rng(records.seed(0, "examples")).random(len(split))
     order = np.lexsort((draw, group))

@@ -9,7 +9,7 @@ A module is an experiment if it has ``SCALES``. Its docstring's first line is th
 
 and one way from a run to its row, as JSON data::
 
-    row(result)                              of a trained ToyConfig; TRAINING has settings for fit_many, if any
+    row(result)                              of a trained small run; TRAINING has settings for fit_many, if any
     row(run)                                 of a run of any other class, computed one after the other
     compute(runs, places, progress)          yields (run, row) for runs that are computed together, in any order
 
@@ -41,7 +41,6 @@ from typing import Any
 
 from samphire import __version__, data, records, report, train
 from samphire.data.layouts import find
-from samphire.train import ToyConfig
 
 Row = dict[str, Any]
 Progress = Callable[[str, int, int], None]
@@ -234,7 +233,7 @@ class _Work:
         module = self.modules[group[0]]
         known = self._known(module)
         with ExitStack() as stack:
-            folders = {n: stack.enter_context(records.open(self.store, Job(n, self.configs[n]))) for n in group}
+            folders = {n: stack.enter_context(records.open_run(self.store, Job(n, self.configs[n]))) for n in group}
 
             def keep(row: Row) -> None:
                 for name, folder in folders.items():
@@ -279,8 +278,8 @@ def _computed(
     """Every run with its row, as they come."""
     if hasattr(module, "compute"):
         yield from module.compute(runs, places, progress)
-    elif isinstance(runs[0], ToyConfig):
-        for result in train.fit_many(runs, progress=progress, **_training(module)):
+    elif hasattr(runs[0], "fleet"):
+        for result in train.fit_many(runs, progress=lambda what, *steps: progress(*steps), **_training(module)):
             yield result.config, module.row(result)
     else:
         for i, run in enumerate(runs):
@@ -290,7 +289,7 @@ def _computed(
 
 def _count(module: Any, runs: Iterable[Any]) -> int:
     """The steps that runs take."""
-    steps = getattr(module, "steps", lambda run: train.count_steps(run) if isinstance(run, ToyConfig) else 1)
+    steps = getattr(module, "steps", lambda run: run.steps if hasattr(run, "fleet") else 1)
     return sum(map(steps, runs))
 
 

@@ -15,7 +15,8 @@ from samphire import report
 from samphire.data import synthetic
 from samphire.experiments import Row, by, collapsed, mean
 from samphire.experiments.weights import algorithm, gain, rises
-from samphire.train import Result, ToyConfig, generator
+from samphire.records import generator
+from samphire.train import Result, ToyConfig
 
 PAPER_SAYS = (
     "Each feature alone is fully predictive of the label. SGD and LSAM have the same in-distribution "

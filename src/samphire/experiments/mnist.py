@@ -21,8 +21,9 @@ from samphire.experiments import Places, Row, by, mean
 from samphire.models import mlp
 from samphire.optim import SharpnessAware
 from samphire.optim.describe import in_use
+from samphire.records import generator
 from samphire.report import Estimate
-from samphire.train import ModuleConfig, Problem, Result, fit_many, generator
+from samphire.train import ModuleConfig, Problem, Result, fit_many
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -272,7 +273,7 @@ def compute(
             checkpoints=checkpoints,
             keep_weights=heavy,
             chunk=3 if heavy else 15,
-            progress=lambda d, t, done=done, weight=weight: progress(done + weight * d // t, total),  # type: ignore[misc]
+            progress=lambda what, d, t, done=done, weight=weight: progress(done + weight * d // t, total),  # type: ignore[misc]
         ):
             yield trained[result.config], row(trained[result.config], result)
         done += weight

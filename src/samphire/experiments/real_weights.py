@@ -20,7 +20,8 @@ from samphire.data.parts import Parts, load_parts
 from samphire.data.split import Split
 from samphire.experiments import Places, Row, by, weights
 from samphire.mechanisms import phantoms
-from samphire.train import Config, Trained, appendix_b, fit, generator, load_network
+from samphire.records import generator
+from samphire.train import Config, TrainedRun, appendix_b, fit, load_network
 
 BINS: weights.Bins = (torch.linspace(-4, 4, 33).double(), torch.linspace(-4, 4, 33).double())
 MOST = 2.0  # where the colours of a gain in share end
@@ -124,7 +125,7 @@ def compute(runs: Sequence[Pair], places: Places, progress: Callable[[int, int],
     """Train and measure pair by pair; an interrupted training goes on where it was."""
     total, done = 100 * sum(map(steps, runs)), 0
     for pair in runs:
-        trained: dict[str, Trained] = {}
+        trained: dict[str, TrainedRun] = {}
         for epochs, (name, config) in zip((1, 2), pair.configs.items(), strict=True):
             share = 100 * epochs * pair.epochs[-1]
 
@@ -141,7 +142,7 @@ def compute(runs: Sequence[Pair], places: Places, progress: Callable[[int, int],
         yield pair, row(pair, trained, checkpoints)
 
 
-def row(pair: Pair, trained: Mapping[str, Trained], checkpoints: list[Row]) -> Row:
+def row(pair: Pair, trained: Mapping[str, TrainedRun], checkpoints: list[Row]) -> Row:
     """A pair's settings, the probe errors after training, and its checkpoints."""
     return {
         **asdict(pair),
@@ -151,7 +152,7 @@ def row(pair: Pair, trained: Mapping[str, Trained], checkpoints: list[Row]) -> R
     }
 
 
-def measured(pair: Pair, trained: Mapping[str, Trained], root: str | os.PathLike[str]) -> Iterator[Row]:
+def measured(pair: Pair, trained: Mapping[str, TrainedRun], root: str | os.PathLike[str]) -> Iterator[Row]:
     """Both networks after each of the epochs; nothing if one of them diverged."""
     if any(run.stopped for run in trained.values()):
         return

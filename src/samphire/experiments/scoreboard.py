@@ -97,10 +97,12 @@ SCALES = {
 }
 
 
-def runs(config: Config) -> list[ToyConfig]:
+def runs(config: Config) -> list[ToyConfig | RuleConfig]:
     """SGD, and every rule at its strengths."""
     seeds = range(config.seeds)
-    chosen = [ToyConfig(seed=s, epochs=config.epochs, batch=config.batch, lr=config.lr) for s in seeds]
+    chosen: list[ToyConfig | RuleConfig] = [
+        ToyConfig(seed=s, epochs=config.epochs, batch=config.batch, lr=config.lr) for s in seeds
+    ]
     for name in optim.RULES:
         trial = TRIALS[name]
         for i in config.tried:

@@ -21,7 +21,8 @@ from samphire.experiments.weights import algorithm, batches, features
 from samphire.mechanisms import Compared
 from samphire.models import ToyNet, two_views
 from samphire.optim.rules import sam
-from samphire.train import Checkpoint, Result, ToyConfig, generator
+from samphire.records import generator
+from samphire.train import Checkpoint, Result, ToyConfig
 
 PAPER_SAYS = (
     "Appendix D: to first order the phantom step multiplies an importance weight by exp(ρ|∇f|), where |∇f| is "

@@ -17,6 +17,7 @@ from scipy.stats import ttest_1samp
 from samphire import data, records, report, sweep
 from samphire.data.layouts import find
 from samphire.experiments import Places, Row
+from samphire.statistics import estimate
 from samphire.train import Config, fit
 
 ALGORITHMS = {"sgd": "SGD", "sam": "SAM", "lsam": "one-pass LSAM"}
@@ -194,9 +195,9 @@ def spread(found: Mapping[int, float], percent: bool = True) -> str:
         ('15.00 ± 7.07 (n=2 of 3)', '10.00 (n=1)', '– (n=0)')
     """
     factor, places = (100, 2) if percent else (1, 3)
-    ended = sweep.Spread.of([factor * value for value in found.values() if math.isfinite(value)])
+    ended = estimate(factor * value for value in found.values() if math.isfinite(value))
     lost = f" of {len(found)}" if ended.n < len(found) else ""
-    return f"{ended:.{places}f} (n={ended.n}{lost})"
+    return f"{ended.spread(f'.{places}f')} (n={ended.n}{lost})"
 
 
 def by_difficulty(row: Row) -> tuple[str, str]:

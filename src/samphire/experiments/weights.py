@@ -18,7 +18,8 @@ from torch import Tensor
 
 from samphire import mechanisms, report
 from samphire.experiments import Row, by
-from samphire.train import Checkpoint, Result, ToyConfig, generator
+from samphire.records import generator
+from samphire.train import Checkpoint, Result, ToyConfig
 
 EPOCHS = (1, 5, 10, 25, 50, 100)
 SHOWN = 10  # the epoch of figures 5 and 6: few training errors are left, and the spiral is not learned

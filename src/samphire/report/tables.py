@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from samphire.report.cells import scalar, show, strict
+from samphire.records import scalar
+from samphire.report.cells import show, strict
 from samphire.statistics import Estimate
 
 if TYPE_CHECKING:

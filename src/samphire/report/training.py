@@ -8,7 +8,7 @@ from typing import Any
 from samphire.report.pictures import figure
 from samphire.report.tables import Table, table
 from samphire.train.configs import METHODS, Config
-from samphire.train.fit import Trained
+from samphire.train.trained import TrainedRun
 
 __all__ = ["curves", "settings", "tables"]
 
@@ -45,7 +45,7 @@ def settings(config: Config) -> Table:
     return Table(["setting", "value"], rows, f"Settings of a run on {config.data}; change them by key=value.")
 
 
-def tables(trained: Trained) -> list[Table]:
+def tables(trained: TrainedRun) -> list[Table]:
     """The epochs and, of a run that was not stopped, its test errors and probes."""
     epochs = [{shown: row.get(name) for name, shown in COLUMNS.items()} for row in trained.rows]
     caption = "Every epoch. Training: batches as they came, so it lags; val. error: weighted by training groups."
@@ -62,7 +62,7 @@ def tables(trained: Trained) -> list[Table]:
     return shown
 
 
-def curves(trained: Trained) -> Any:
+def curves(trained: TrainedRun) -> Any:
     """Loss and errors against epochs, as a matplotlib figure."""
     rows = trained.rows
     with figure(1, 2, size=(9, 3.2)) as (fig, (loss, error)):

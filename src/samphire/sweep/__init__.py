@@ -1,4 +1,4 @@
-"""Sweeps: a grid of trainings, computed here, by local processes or by Ray, and selected from afterwards.
+"""Sweeps: a grid of trainings, computed here, by local processes or by Ray; selection comes after.
 
 The files are the database. A job is one run folder of :mod:`samphire.records`, so executors only schedule, a sweep
 that is run again does what is missing, and every criterion selects from the same rows, also while they are written.
@@ -6,8 +6,8 @@ that is run again does what is missing, and every criterion selects from the sam
 
 from samphire.sweep.executors import EXECUTORS
 from samphire.sweep.grids import GRIDS, grid
-from samphire.sweep.running import Swept, run
-from samphire.sweep.selection import CRITERIA, Choice, Spread, select, table
+from samphire.sweep.running import SweepResult, run
+from samphire.sweep.selection import CRITERIA, Choice, select, table
 from samphire.sweep.trials import State, Trial, trials
 
 __all__ = [
@@ -15,9 +15,8 @@ __all__ = [
     "EXECUTORS",
     "GRIDS",
     "Choice",
-    "Spread",
     "State",
-    "Swept",
+    "SweepResult",
     "Trial",
     "grid",
     "run",

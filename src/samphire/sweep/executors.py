@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pickle
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from samphire.pool import Interpreter, requests
+from samphire import pool
 
 CRASHES = 3  # of a node or worker of Ray that one attempt survives
 
+__all__ = ["EXECUTORS", "Outcome", "Submit", "Work"]
+
 Work = Callable[[Any], object]
 Outcome = tuple[bool, str] | None
-"""``None`` for a job that was done; else whether another process is at it, and the traceback."""
+"""``None`` for a job that was done; else whether another process is computing it, and the traceback."""
 Submit = Callable[[Any], "Future[Outcome]"]
 
 
@@ -45,74 +45,21 @@ def _here(work: Work, workers: int | None, address: str | None) -> Iterator[tupl
 
 @contextmanager
 def _processes(work: Work, workers: int | None, address: str | None) -> Iterator[tuple[Submit, int]]:
-    """A thread for each worker, which waits for it."""
-    n = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    started: list[Interpreter] = []
-    ending = threading.Event()
-    own = threading.local()
-
-    def start() -> Interpreter:
-        worker = _started()
-        started.append(worker)
-        if ending.is_set():
-            worker.process.terminate()
-        return worker
-
-    def call(job: Any) -> Outcome:
-        request = pickle.dumps((work, job))
-        worker = getattr(own, "worker", None) or start()
-        own.worker = None
-        outcome = _ask(worker, request)
-        if outcome is None or outcome[0]:
-            own.worker = worker
-        else:
-            worker.close()  # what broke this job must not break the next
-        return outcome
-
-    pool = ThreadPoolExecutor(n)
-    try:
-        yield lambda job: pool.submit(call, job), n
-    finally:
-        ending.set()
-        for worker in started:
-            worker.process.terminate()
-        pool.shutdown(cancel_futures=True)
-        for worker in started:
-            worker.close()
+    with pool.Pool(workers or pool.cores()) as processes:
+        yield lambda job: processes.submit(_attempt_or_raise, work, job), processes.workers
 
 
-def _started() -> Interpreter:
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    return Interpreter(f"{__name__}:_serve", threads)
-
-
-def _ask(worker: Interpreter, request: bytes) -> Outcome:
-    try:
-        worker.send(request)
-        return cast(Outcome, worker.receive())
-    except (EOFError, OSError):
-        worker.close()
-        raise RuntimeError(
-            f"the process of this run ended with code {worker.process.wait()}; -9 is often the system's answer to "
-            "too little memory: take fewer workers."
-        ) from None
-
-
-def _serve() -> None:
-    """A worker's side: jobs, and what became of them."""
-    torch.set_num_threads(1)
-    for request, send in requests():
-        send(_attempt(_unpacked, request))
-
-
-def _unpacked(request: bytes) -> None:
-    work, job = pickle.loads(request)
-    work(job)
+def _attempt_or_raise(work: Work, job: Any) -> Outcome:
+    """In a worker of a pool, which is replaced if its job raises: what broke this job must not break the next."""
+    outcome = _attempt(work, job)
+    if outcome is not None and not outcome[0]:
+        raise RuntimeError(outcome[1])
+    return outcome
 
 
 @contextmanager
 def _ray(work: Work, workers: int | None, address: str | None) -> Iterator[tuple[Submit, int]]:
-    """Ray runs a task again if its node or worker is lost; the run's own checkpoint is where it goes on."""
+    """Ray runs a task again if its node or worker is lost; the run's own checkpoint is where it resumes."""
     try:
         ray: Any = importlib.import_module("ray")
     except ModuleNotFoundError:
@@ -121,7 +68,7 @@ def _ray(work: Work, workers: int | None, address: str | None) -> Iterator[tuple
     if own:
         ray.init(address, log_to_driver=False, logging_level="warning", include_dashboard=False)
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
-    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=CRASHES)(_attempt_there)
+    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=CRASHES)(_attempt_on_ray)
     tasks: list[Any] = []
 
     def submit(job: Any) -> Future[Outcome]:
@@ -138,11 +85,16 @@ def _ray(work: Work, workers: int | None, address: str | None) -> Iterator[tuple
             ray.shutdown()
 
 
-def _attempt_there(request: bytes, path: list[str]) -> Outcome:
-    """In a worker of Ray, which need not look for modules where this process does."""
+def _attempt_on_ray(request: bytes, path: list[str]) -> Outcome:
+    """In a worker of Ray, which may look for modules in other places than this process."""
     sys.path += [place for place in path if place not in sys.path]
     torch.set_num_threads(1)
-    return _attempt(_unpacked, request)
+
+    def unpacked(request: bytes) -> None:
+        work, job = pickle.loads(request)
+        work(job)
+
+    return _attempt(unpacked, request)
 
 
 Executor = Callable[[Work, int | None, str | None], AbstractContextManager[tuple[Submit, int]]]

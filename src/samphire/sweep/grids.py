@@ -6,8 +6,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from samphire.checks import check_one_of
 from samphire.data.domains import OFFICEHOME, PACS, VLCS
 from samphire.train.configs import Config, appendix_b
+
+__all__ = ["GRIDS", "Grid", "grid"]
 
 Grid = dict[str, Sequence[Any]]  # learning rates, radii and, for sets with domains, targets
 DOMINOES: Grid = {"lr": (0.01, 0.05, 0.1), "rho": (0, 0.01, 0.03, 0.05, 0.07, 0.1, 0.2), "targets": (None,)}
@@ -36,7 +39,7 @@ def grid(
 ) -> list[Config]:
     """The trainings that the paper tunes over. A radius of 0 is SGD, which all rules share.
 
-    Those of the first seed come first, so that a sweep that is stopped early has something of every setting.
+    The first seed comes first, so that a sweep that is stopped early has a run of every setting.
 
     Args:
         data: The data set.
@@ -55,8 +58,7 @@ def grid(
     References:
         Springer, Nagarajan, Raghunathan, ICLR 2024, appendices B and F.
     """
-    if data not in GRIDS:
-        raise ValueError(f"there is no grid for {data!r}; there are grids for {', '.join(GRIDS)}.")
+    check_one_of("grid", data, GRIDS)
     given = {"lr": lr, "rho": rho, "targets": targets}
     lists = GRIDS[data] | {name: values for name, values in given.items() if values is not None}
     plain = {name: value for name, value in settings.items() if name != "rule_settings"}

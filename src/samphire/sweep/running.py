@@ -1,4 +1,4 @@
-"""Doing the jobs that are not done: in which order, how often, and what becomes of failures."""
+"""Running the jobs that are not done: in which order, how often, and what happens to failures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from samphire import records
+from samphire.checks import check_one_of, check_whole
+from samphire.progress import Progress
 from samphire.sweep.executors import EXECUTORS, Outcome, Submit, Work
-from samphire.sweep.trials import Trial, is_done, report_of, rows_of, trial_of, trials
+from samphire.sweep.trials import Trial, report_of, trial_of, trials
 
 POLL = 1.0  # seconds between looks at runs that others are writing, and between calls of progress
 
-Progress = Callable[[str, int, int], None]
+__all__ = ["SweepResult", "run"]
 
 
 @dataclass(frozen=True)
-class Swept:
+class SweepResult:
     """A sweep that has ended.
 
     Attributes:
@@ -48,32 +50,32 @@ def run(
     address: str | None = None,
     progress: Progress | None = None,
     done: Callable[[Trial], None] | None = None,
-) -> Swept:
-    """Do the jobs that are not done; wherever they are computed, their rows are the same for equal threads.
+) -> SweepResult:
+    """Run the jobs that are not done; their rows are the same wherever they are computed with equal threads.
 
     A job that raises, or whose process is killed, is tried once more after all others; if that fails too, its
     traceback is kept in ``out/failed/<key>.txt`` until it succeeds, and the sweep goes on. A run that another process
-    is writing is left to it: its result is taken when it is done, and if that process ends before, it is done here.
+    is writing is left to it: its result is taken when it is done; if that process ends before, it is computed here.
 
     Args:
         jobs: Frozen dataclasses.
-        work: Computes one of them by :func:`samphire.records.open` in ``out``. A function of an importable module, or
-            a ``functools.partial`` of one: ``partial(fit, root=root, out=out)``.
+        work: Computes one of them by :func:`samphire.records.open_run` in ``out``. A function of an importable
+            module, or a ``functools.partial`` of one: ``partial(fit, root=root, out=out)``.
         out: The folder of the runs. For Ray every node must see it, and the data, under the same absolute path.
-        on: ``"here"``, one by one; ``"processes"``, interpreters of their own with one thread each; ``"ray"``, tasks
+        on: ``"here"``, one by one; ``"processes"``, a :class:`samphire.pool.Pool` of one core each; ``"ray"``, tasks
             of one core, and of one GPU where the cluster has any.
-        workers: Jobs at once. By default one for each core, and as many as fit for Ray. Processes share a GPU, so say
+        workers: Jobs at once. By default one for each core, and as many as fit for Ray. Processes share a GPU: say
             how many it can hold.
         address: Of the Ray cluster, for instance ``"auto"``. By default the one running here, or one made for this.
         progress: Called about once a second, by a thread of its own, with what is done, epochs done and epochs to do.
-        done: Called with each job that has come to an end.
+        done: Called with each job that has ended.
 
     Example:
         >>> import tempfile
         >>> from samphire.sweep import grid
         >>> job = grid("cifar-mnist", rho=[0], lr=[0.1])[0]
         >>> def work(config):
-        ...     with records.open(out, config) as run:
+        ...     with records.open_run(out, config) as run:
         ...         run.append({"val_error": config.lr})
         >>> with tempfile.TemporaryDirectory() as out:
         ...     [(trial.state, trial.row) for trial in run([job], work, out).trials]
@@ -82,23 +84,23 @@ def run(
     _check(on, workers, address)
     Path(out).mkdir(parents=True, exist_ok=True)
     folders = {Path(out) / records.key(job): job for job in jobs}
-    waiting = deque(folder for folder in folders if not is_done(folder))
+    waiting = deque(folder for folder in folders if not records.is_done(folder))
     if waiting:
         with _watched(folders, progress), EXECUTORS[on](work, workers, address) as (submit, slots):
             for folder, error in _schedule(waiting, folders, submit, slots):
                 _keep(folder, folders[folder], error)
                 if done is not None:
                     done(trial_of(folder, folders[folder]))
-    return Swept(trials(out, folders.values()))
+    return SweepResult(trials(out, folders.values()))
 
 
 def _schedule(
     waiting: deque[Path], jobs: Mapping[Path, Any], submit: Submit, slots: int
 ) -> Iterator[tuple[Path, str]]:
-    """Folders whose job has come to an end, with the traceback if it failed, twice."""
+    """Folders whose job has ended, with the traceback if it failed twice."""
     running: dict[Future[Outcome], Path] = {}
     tried: set[Path] = set()
-    resting: set[Path] = set()  # others were at it a moment ago
+    resting: set[Path] = set()  # another process was writing it a moment ago
     while waiting or running:
         ready = [folder for folder in waiting if folder not in resting]
         for folder in ready[: slots - len(running)]:
@@ -109,7 +111,7 @@ def _schedule(
         ended = wait(running, POLL, FIRST_COMPLETED).done
         for future in ended:
             folder, (busy, error) = running.pop(future), _outcome(future)
-            if is_done(folder):
+            if records.is_done(folder):
                 yield folder, ""
             elif busy or folder not in tried:
                 waiting.append(folder)
@@ -121,7 +123,7 @@ def _schedule(
 
 
 def _outcome(future: Future[Outcome]) -> tuple[bool, str]:
-    error = future.exception()  # not the work's, but of the process it ran in
+    error = future.exception()
     return (False, str(error)) if error is not None else future.result() or (False, "")
 
 
@@ -137,7 +139,7 @@ def _keep(folder: Path, job: Any, error: str) -> None:
 
 @contextmanager
 def _watched(jobs: Mapping[Path, Any], progress: Progress | None) -> Iterator[None]:
-    """Tell from the files how far the jobs are, whoever does them."""
+    """Report from the files how far the jobs are, whoever computes them."""
     if progress is None:
         yield
         return
@@ -145,15 +147,15 @@ def _watched(jobs: Mapping[Path, Any], progress: Progress | None) -> Iterator[No
     done: set[Path] = set()
     ended = threading.Event()
 
-    def tell() -> None:
-        done.update(folder for folder in epochs if folder not in done and is_done(folder))
-        passed = sum(n if folder in done else min(len(rows_of(folder)), n) for folder, n in epochs.items())
+    def report() -> None:
+        done.update(folder for folder in epochs if folder not in done and records.is_done(folder))
+        passed = sum(n if folder in done else min(records.count_rows(folder), n) for folder, n in epochs.items())
         progress(f"{len(done)} of {len(epochs)} runs", passed, sum(epochs.values()))
 
     def watch() -> None:
-        tell()
+        report()
         while not ended.wait(POLL):
-            tell()
+            report()
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -162,15 +164,14 @@ def _watched(jobs: Mapping[Path, Any], progress: Progress | None) -> Iterator[No
     finally:
         ended.set()
         watcher.join()
-        tell()
+        report()
 
 
 def _check(on: str, workers: int | None, address: str | None) -> None:
-    if on not in EXECUTORS:
-        raise ValueError(f"on must be one of {', '.join(EXECUTORS)}, got {on!r}.")
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be >= 1, got {workers!r}.")
+    check_one_of("executor", on, EXECUTORS)
+    if workers is not None:
+        check_whole("workers", workers)
     if workers is not None and on == "here":
-        raise ValueError(f"here is one job at a time, got workers={workers}; take on='processes'.")
+        raise ValueError(f"on='here' runs one job at a time, got workers={workers}; take on='processes'.")
     if address is not None and on != "ray":
-        raise ValueError(f"an address is of a Ray cluster, got {address!r} and on={on!r}; take on='ray'.")
+        raise ValueError(f"address is that of a Ray cluster, got {address!r} and on={on!r}; take on='ray'.")

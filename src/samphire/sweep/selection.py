@@ -1,21 +1,24 @@
-"""The best setting of every side, by any criterion, from the rows that are there."""
+"""The best setting of every side, by any criterion, from stored rows."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
+from samphire.checks import check_one_of
 from samphire.records import Row
+from samphire.statistics import Estimate, estimate
 from samphire.sweep.trials import State, Trial
 from samphire.train.configs import Config
+
+__all__ = ["CRITERIA", "Choice", "select", "table"]
 
 
 def _probe(row: Row) -> float:
     errors = row.get("probe_val") or {}
-    return statistics.fmean(errors.values()) if errors else math.nan
+    return estimate(errors.values()).mean
 
 
 CRITERIA: dict[str, Callable[[Row], float]] = {
@@ -23,7 +26,7 @@ CRITERIA: dict[str, Callable[[Row], float]] = {
     "probe": _probe,
     "worst_group": lambda row: row.get("val_worst", math.nan),
 }
-"""What settings are selected by, from a run's last row, and none of it from test examples; the least is best.
+"""What settings are selected by, from a run's last row and never from test examples; the smallest is best.
 
 ``val_error``: validation error, groups weighted as in training. ``probe``: mean over features of the probe error on
 held-out examples of the probing part. ``worst_group``: validation error of the worst group.
@@ -31,37 +34,11 @@ held-out examples of the probing part. ``worst_group``: validation error of the 
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation, divided by n - 1, over seeds; a format is that of both numbers.
-
-    Example:
-        >>> print(Spread.of([0.1, 0.2]), Spread.of([0.1]), Spread.of([]), f"{Spread.of([1, 2]):.1f}")
-        0.1500 ± 0.0707 0.1000 – 1.5 ± 0.7
-    """
-
-    mean: float
-    std: float
-    n: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        mean = statistics.fmean(values) if values else math.nan
-        several = len(values) > 1 and math.isfinite(mean)
-        return cls(mean, statistics.stdev(values) if several else math.nan, len(values))
-
-    def __format__(self, form: str) -> str:
-        return " ± ".join(format(x, form or ".4f") for x in (self.mean, self.std) if not math.isnan(x)) or "–"
-
-    def __str__(self) -> str:
-        return format(self)
-
-
-@dataclass(frozen=True)
 class Choice:
     """The best setting of one side, and what it was chosen from.
 
     Attributes:
-        side: The rule, ``"sgd"`` for radius 0, and whatever else tells the sides apart.
+        side: The rule, ``"sgd"`` for radius 0, and any other setting that differs between sides.
         by: The criterion.
         lr: Learning rate, ``None`` if nothing could be chosen.
         rho: Radius, likewise.
@@ -75,43 +52,42 @@ class Choice:
     by: str
     lr: float | None
     rho: float | None
-    score: Spread
+    score: Estimate
     rows: tuple[Row, ...]
     settings: int
     runs: Mapping[State, int]
 
     @property
     def count(self) -> str:
-        """How many runs are done and what became of the others, as in ``"18 of 21 (1 stopped, 2 failed)"``."""
+        """How many runs are done and the states of the others, as in ``"18 of 21 (1 stopped, 2 failed)"``."""
         others = ", ".join(f"{n} {state}" for state, n in self.runs.items() if n and state != "done")
         return f"{self.runs['done']} of {sum(self.runs.values())}" + (f" ({others})" if others else "")
 
 
-def select(found: Iterable[Trial], by: str = "val_error") -> list[Choice]:
+def select(trials: Iterable[Trial], by: str = "val_error") -> list[Choice]:
     """The best learning rate and radius of every side, by one criterion.
 
     A side is everything but learning rate, radius and seed: SGD, which is radius 0, SAM with a radius above 0, and so
     on. A setting's score is the mean over its seeds. Only settings with the most finished seeds compete, so a lucky
-    seed of an unfinished setting cannot win; one with a stopped seed does not compete at all. Of equal scores
-    the one with the lower validation loss is taken (small networks often have no validation error at all), then the
-    smaller radius, then the smaller learning rate.
+    seed of an unfinished setting cannot win; one with a stopped seed does not compete at all. Ties go to the
+    lower validation loss (small networks often have no validation error at all), then to the smaller radius, then to
+    the smaller learning rate.
 
     Args:
-        found: From :func:`trials`.
+        trials: From :func:`samphire.sweep.trials`.
         by: A key of :data:`CRITERIA`.
 
     Example:
         >>> from pathlib import Path
         >>> from samphire.sweep import grid
         >>> jobs = grid("cifar-mnist", ["sam"], lr=[0.1], rho=[0, 0.01, 0.03])
-        >>> found = [Trial(j, Path(), "done", {"val_error": e}) for j, e in zip(jobs, [0.3, 0.2, 0.1])]
-        >>> [(c.side, c.rho, c.settings, c.count) for c in select(found)]
+        >>> trials = [Trial(j, Path(), "done", {"val_error": e}) for j, e in zip(jobs, [0.3, 0.2, 0.1])]
+        >>> [(c.side, c.rho, c.settings, c.count) for c in select(trials)]
         [('sgd', 0.0, 1, '1 of 1'), ('sam', 0.03, 2, '2 of 2')]
     """
-    if by not in CRITERIA:
-        raise ValueError(f"no criterion is named {by!r}; there are {', '.join(CRITERIA)}.")
+    check_one_of("criterion", by, CRITERIA)
     sides: dict[Config, list[Trial]] = {}
-    for trial in found:
+    for trial in trials:
         sides.setdefault(_side(trial.config), []).append(trial)
     differing = [f.name for f in fields(Config) if len({getattr(side, f.name) for side in sides}) > 1]
     return [_choice(_label(side, differing), group, by) for side, group in sides.items()]
@@ -141,35 +117,35 @@ def _choice(side: str, group: Sequence[Trial], by: str) -> Choice:
         if all(trial.state != "stopped" for trial in seeds)
     }
     most = max(map(len, rows.values()), default=0)
-    scores = {s: Spread.of([CRITERIA[by](row) for row in found]) for s, found in rows.items() if len(found) == most}
+    scores = {s: estimate(map(CRITERIA[by], done)) for s, done in rows.items() if len(done) == most}
     known = [setting for setting in scores if math.isfinite(scores[setting].mean)]
     if not known:
-        return Choice(side, by, None, None, Spread.of([]), (), len(settings), runs)
-    losses = {s: Spread.of([row.get("val_loss", math.inf) for row in rows[s]]).mean for s in known}
+        return Choice(side, by, None, None, estimate([]), (), len(settings), runs)
+    losses = {s: estimate(row.get("val_loss", math.inf) for row in rows[s]).mean for s in known}
     best = min(known, key=lambda setting: (scores[setting].mean, losses[setting], setting.radius, setting.lr))
     return Choice(side, by, best.lr, best.radius, scores[best], rows[best], len(settings), runs)
 
 
-def table(found: Iterable[Trial], by: str = "val_error") -> list[Row]:
+def table(trials: Iterable[Trial], by: str = "val_error") -> list[Row]:
     """Rows for :func:`samphire.report.table`: what the criterion chooses for every side, then what others would.
 
-    Test and probe errors are those of the chosen setting, mean and standard deviation over its seeds. ``settings`` is
-    how many each side had to choose from, and ``runs`` how many of its runs are done.
+    Test and probe errors are those of the chosen setting, estimated over its seeds. ``settings`` is how many each
+    side had to choose from, and ``runs`` how many of its runs are done.
 
     Args:
-        found: From :func:`trials`.
+        trials: From :func:`samphire.sweep.trials`.
         by: The criterion that comes first.
     """
-    found = list(found)
+    trials = list(trials)
     criteria = dict.fromkeys((by, *CRITERIA))
-    choices = [choice for criterion in criteria for choice in select(found, criterion)]
+    choices = [choice for criterion in criteria for choice in select(trials, criterion)]
     features = dict.fromkeys(name for choice in choices for row in choice.rows for name in row.get("probe", ()))
     return [_row(choice, list(features)) for choice in choices]
 
 
 def _row(choice: Choice, features: Sequence[str]) -> Row:
-    def spread(read: Callable[[Row], float | None]) -> Spread:
-        return Spread.of([value for value in map(read, choice.rows) if value is not None])
+    def over_seeds(read: Callable[[Row], float | None]) -> Estimate:
+        return estimate(value for value in map(read, choice.rows) if value is not None)
 
     return {
         "chosen by": choice.by,
@@ -177,9 +153,9 @@ def _row(choice: Choice, features: Sequence[str]) -> Row:
         "lr": choice.lr,
         "rho": choice.rho,
         "score": choice.score,
-        "test error": spread(lambda row: row.get("test_error")),
-        "worst group": spread(lambda row: row.get("test_worst")),
-        **{f"probe {name}": spread(lambda row, n=name: row.get("probe", {}).get(n)) for name in features},  # type: ignore[misc]
+        "test error": over_seeds(lambda row: row.get("test_error")),
+        "worst group": over_seeds(lambda row: row.get("test_worst")),
+        **{f"probe {name}": over_seeds(lambda row, n=name: row.get("probe", {}).get(n)) for name in features},  # type: ignore[misc]
         "seeds": choice.score.n,
         "settings": choice.settings,
         "runs": choice.count,

@@ -1,8 +1,7 @@
-"""What is known of a job, read from its files at any time."""
+"""What is known of a job, from its files, at any time."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from typing import Any, Literal
 
 from samphire import records
 from samphire.records import Row
+
+__all__ = ["State", "Trial", "report_of", "trial_of", "trials"]
 
 State = Literal["done", "stopped", "running", "failed", "missing"]
 
@@ -55,45 +56,14 @@ def trials(out: str | os.PathLike[str], jobs: Iterable[Any]) -> list[Trial]:
 
 def trial_of(folder: Path, job: Any) -> Trial:
     """What is known of one job."""
-    done = is_done(folder)  # looked at first: then all rows are there
-    rows = rows_of(folder)
-    row: Row | None = json.loads(rows[-1]) if rows else None
+    done = records.is_done(folder)  # checked first: then all rows are there
+    row = records.last_row(folder)
     if done:
         return Trial(job, folder, "stopped" if row and row.get("stopped") else "done", row)
-    if is_locked(folder):
+    if records.is_locked(folder):
         return Trial(job, folder, "running", row)
     error = report_of(folder).read_text(encoding="utf-8") if report_of(folder).exists() else ""
     return Trial(job, folder, "failed" if error else "missing", row, error)
-
-
-def rows_of(folder: Path) -> list[bytes]:
-    """The whole lines of rows, whether or not one is being written."""
-    try:
-        return (folder / "rows.jsonl").read_bytes().split(b"\n")[:-1]
-    except OSError:  # not begun
-        return []
-
-
-def is_done(folder: Path) -> bool:
-    """Whether a run is complete."""
-    return (folder / "done").exists()
-
-
-def is_locked(folder: Path) -> bool:
-    """Whether a process has the run open for writing."""
-    try:
-        import fcntl
-
-        file = os.open(folder / ".lock", os.O_RDONLY)
-    except (ImportError, OSError):
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
-    return False
 
 
 def report_of(folder: Path) -> Path:

@@ -1,9 +1,10 @@
 """Training: one network on a real data set (:func:`fit`), or many small ones at once (:func:`fit_many`)."""
 
 from samphire.train.configs import Config, appendix_b, parse
-from samphire.train.fit import Trained, fit, load_network
+from samphire.train.fit import fit
 from samphire.train.fit_many import Checkpoint, Result, fit_many
-from samphire.train.small_configs import ModuleConfig, Problem, RuleConfig, ToyConfig, count_steps, generator
+from samphire.train.small_configs import ModuleConfig, Problem, RuleConfig, SmallRun, ToyConfig
+from samphire.train.trained import TrainedRun, load_network, load_weights
 
 __all__ = [
     "Checkpoint",
@@ -12,13 +13,13 @@ __all__ = [
     "Problem",
     "Result",
     "RuleConfig",
+    "SmallRun",
     "ToyConfig",
-    "Trained",
+    "TrainedRun",
     "appendix_b",
-    "count_steps",
     "fit",
     "fit_many",
-    "generator",
     "load_network",
+    "load_weights",
     "parse",
 ]

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from samphire import data
+from samphire.checks import (
+    AtLeastZero,
+    Count,
+    Positive,
+    Range,
+    Whole,
+    check_fields,
+    check_number,
+    check_one_of,
+    check_whole,
+)
 from samphire.models.loading import NETWORKS
 from samphire.optim import RULES
 from samphire.optim.batched import rho_of, with_rho
+from samphire.optim.requests import Rule
+
+__all__ = ["DEFAULTS", "METHODS", "Config", "Method", "Settings", "appendix_b", "parse", "value_of"]
 
 Settings = tuple[tuple[str, Any], ...]
 Method = Literal["erm", "reweight", "group_dro", "jtt", "dfr"]
-LearningRates = Literal["cosine", "constant"]
-Perturbation = Literal["global", "local"]
 METHODS: dict[str, dict[str, Any]] = {
     "erm": {},
     "reweight": {},
@@ -26,21 +37,21 @@ METHODS: dict[str, dict[str, Any]] = {
     "jtt": {"epochs": 1, "times": 50},
     "dfr": {"resamples": 20},
 }
-"""What a training may do about groups, with its settings and their defaults."""
+"""What training may do about groups, with its settings and their defaults."""
 
 
 @dataclass(frozen=True)
 class Config:
     """One training on a real data set: everything its outcome depends on, and no path.
 
-    Equal seeds are paired: they share initial weights, order of the batches and crops, whatever the rule.
+    Runs with equal seeds are paired: they share initial weights, order of the batches and crops, whatever the rule.
 
     Args:
         data: A name of :func:`samphire.data.load` with a validation part.
         model: A name for :func:`samphire.models.load`.
         weights: What training starts from, as there; ``None`` for fresh weights.
-        rule: ``"sgd"``, or a rule of ``samphire.optim.RULES``. ``"lsam"`` runs its body once (one-pass), but for
-            several processes with one perturbation.
+        rule: ``"sgd"``, or a rule of ``samphire.optim.RULES``. ``"lsam"`` runs its body once (one-pass), except
+            with several processes and one perturbation.
         rho: The rule's radius; ``None`` for its default. 0 and ``"sgd"`` are the same.
         rule_settings: The rule's other settings, by name.
         method: ``"erm"``: all examples alike. ``"reweight"``: every group equally often. ``"group_dro"``: the same,
@@ -57,12 +68,12 @@ class Config:
         size: Side of the network's images, for sets of image files.
         augment: Random crops and flips, for these.
         target: Domain to transfer to, for sets with domains.
-        examples: Train on so many of the training part, chosen within groups; ``None`` for all.
+        examples: How many of the training part to train on, chosen within groups; ``None`` for all.
         probe_at: Epochs after which features are probed; the end always is.
         resamples: Balanced samples that probes are trained on; 0 for no probes.
         keep: Epochs after which the weights are kept, as ``epoch-<n>.pt``; 0 for before training.
         perturbation: Under torchrun: ``"global"``, of the whole batch, or ``"local"``, each rank its own.
-        seed: Of everything that is drawn but the data set's own splits.
+        seed: Of everything random except the data set's own splits.
 
     Example:
         >>> appendix_b("waterbirds", rule="sam", rho=0.05).batch
@@ -77,47 +88,36 @@ class Config:
     model: str = "small_cnn"
     weights: str | None = None
     rule: str = "sgd"
-    rho: float | None = None
+    rho: AtLeastZero | None = None
     rule_settings: Settings = ()
     method: Method = "erm"
     method_settings: Settings = ()
-    epochs: int = 20
-    batch: int = 100
-    lr: float = 0.05
-    schedule: LearningRates = "cosine"
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    size: int = 96
+    epochs: Count = 20
+    batch: Count = 100
+    lr: Positive = 0.05
+    schedule: Literal["cosine", "constant"] = "cosine"
+    momentum: Annotated[float, Range(least=0, below=1)] = 0.9
+    weight_decay: AtLeastZero = 0.0
+    size: Count = 96
     augment: bool = False
     target: str | None = None
-    examples: int | None = None
+    examples: Count | None = None
     probe_at: tuple[int, ...] = ()
-    resamples: int = 20
+    resamples: Whole = 20
     keep: tuple[int, ...] = ()
-    perturbation: Perturbation = "global"
-    seed: int = 0
+    perturbation: Literal["global", "local"] = "global"
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
-        _check_one_of("data set", self.data, DEFAULTS)
-        _check_one_of("rule", self.rule, ("sgd", *RULES))
-        _check_one_of("method", self.method, METHODS)
-        _check_one_of("schedule", self.schedule, get_args(LearningRates))
-        _check_one_of("perturbation", self.perturbation, get_args(Perturbation))
+        check_one_of("data set", self.data, DEFAULTS)
+        check_one_of("rule", self.rule, ("sgd", *RULES))
+        check_one_of("method", self.method, METHODS)
         if not isinstance(self.model, str) or ":" not in self.model:
-            _check_one_of("network", self.model, NETWORKS)
-        for name, least in (("epochs", 1), ("batch", 1), ("size", 1), ("resamples", 0), ("seed", 0)):
-            _check_whole(name, getattr(self, name), least)
-        if self.examples is not None:
-            _check_whole("examples", self.examples, 1)
-        if not isinstance(self.augment, bool):
-            raise ValueError(f"augment must be true or false, got {self.augment!r}.")
-        _check_number("lr", self.lr, lambda v: v > 0, "> 0")
-        _check_number("weight_decay", self.weight_decay, lambda v: v >= 0, ">= 0")
-        _check_number("momentum", self.momentum, lambda v: 0 <= v < 1, "in [0, 1)")
+            check_one_of("network", self.model, NETWORKS)
+        check_fields(self)
         for name, first in (("probe_at", 1), ("keep", 0)):
-            bad = [e for e in getattr(self, name) if type(e) is not int or not first <= e <= self.epochs]
-            if bad:
-                raise ValueError(f"{name} must be epochs from {first} to the last, {self.epochs}, got {bad[0]!r}.")
+            for epoch in getattr(self, name):
+                check_whole(f"{name}: an epoch", epoch, first, self.epochs)
         self._check_target()
         self._check_method()
         self._check_rule()
@@ -127,17 +127,15 @@ class Config:
             way = "name one, as in target=photo" if self._has_domains else "leave it out"
             raise ValueError(f"target must be a domain for sets with domains only, got {self.target!r}; {way}.")
         if self.target is not None:
-            _check_one_of("domain", self.target, data.SETS[self.data].official)
+            check_one_of("domain", self.target, data.SETS[self.data].official)
 
     def _check_method(self) -> None:
+        known = METHODS[self.method]
         for name, value in self.method_settings:
-            if name not in METHODS[self.method]:
-                has = ", ".join(METHODS[self.method]) or "none"
-                raise ValueError(f"{self.method} has no setting {name!r}; its settings: {has}.")
-            if isinstance(METHODS[self.method][name], int):
-                _check_whole(f"method.{name}", value, 1)
-            else:
-                _check_number(f"method.{name}", value, lambda v: v >= 0, ">= 0")
+            if name not in known:
+                raise ValueError(f"{self.method} has no setting {name!r}; its settings: {_listed(known)}.")
+            whole = isinstance(known[name], int)
+            check_number(f"method.{name}", value, Range(least=1 if whole else 0, whole=whole))
 
     def _check_rule(self) -> None:
         if self.rule == "sgd":
@@ -146,17 +144,15 @@ class Config:
                     f"sgd has no rho and no settings, got rho={self.rho!r}; name a rule, as in rule=sam."
                 )
             return
-        takes = [name for name in inspect.signature(RULES[self.rule]).parameters if name not in ("rho", "rule")]
+        known = [name for name in inspect.signature(RULES[self.rule]).parameters if name not in ("rho", "rule")]
         for name, _ in self.rule_settings:
-            if name not in takes:
-                way = "write rho=" if name == "rho" else f"its settings: {', '.join(takes) or 'none'}"
+            if name not in known:
+                way = "write rho=" if name == "rho" else f"its settings: {_listed(known)}"
                 raise ValueError(f"{self.rule} has no setting rule.{name}; {way}.")
-        made = self._made(steps=1)
-        if self.rho is not None:
-            _check_number("rho", self.rho, lambda v: v >= 0, ">= 0")
-            if rho_of(made) is None:
-                raise ValueError(f"{self.rule} has no radius, got rho={self.rho!r}; leave it out.")
-        if self.rule == "imb_sam" and not made.tail:
+        rule: Any = self._default_rule(steps=1)
+        if self.rho is not None and rho_of(rule) is None:
+            raise ValueError(f"{self.rule} has no radius, got rho={self.rho!r}; leave it out.")
+        if self.rule == "imb_sam" and not rule.tail:
             raise ValueError("imb_sam perturbs for rare classes, got none; name them, as in rule.tail=1.")
 
     @property
@@ -170,17 +166,19 @@ class Config:
         radius = 0.0 if rule is None else rho_of(rule)
         return math.nan if radius is None else float(radius)
 
-    def optimizer_rule(self, steps: int) -> Any:
-        """The rule for a training of so many steps, or ``None`` for the plain gradient."""
+    def optimizer_rule(self, steps: int) -> Rule | None:
+        """The rule for a training of a number of steps, or ``None`` for the plain gradient."""
         if self.rule == "sgd" or self.rho == 0:
             return None
-        made = self._made(steps)
-        return made if self.rho is None else with_rho(made, self.rho)
+        rule = self._default_rule(steps)
+        return rule if self.rho is None else with_rho(rule, self.rho)
 
-    def _made(self, steps: int) -> Any:
-        told = {"steps": steps} if "steps" in inspect.signature(RULES[self.rule]).parameters else {}
+    def _default_rule(self, steps: int) -> Any:
+        """The rule with its settings, at its default radius."""
+        factory = RULES[self.rule]
+        length = {"steps": steps} if "steps" in inspect.signature(factory).parameters else {}
         try:
-            return RULES[self.rule](**told | dict(self.rule_settings))
+            return factory(**length | dict(self.rule_settings))
         except TypeError as error:
             raise ValueError(f"{self.rule} cannot be made with {dict(self.rule_settings)}: {error}") from None
 
@@ -224,10 +222,10 @@ def appendix_b(data: str, **settings: Any) -> Config:
 
     Differences:
         The paper sweeps the learning rate; the one here is the middle of its list. Network, epochs, batch and
-        augmentation of the sets with domains are not printed: those of Waterbirds are taken, at 224 pixels and for
+        augmentation of the sets with domains are not printed: we take those of Waterbirds, at 224 pixels and for
         20 epochs.
     """
-    _check_one_of("data set", data, DEFAULTS)
+    check_one_of("data set", data, DEFAULTS)
     return Config(data, **{**DEFAULTS[data], **settings})
 
 
@@ -255,14 +253,13 @@ def parse(data: str, given: Iterable[str]) -> Config:
         key, equals, text = word.partition("=")
         if not equals:
             raise ValueError(f"settings are written key=value, got {word!r}; write for instance lr=0.01.")
-        of, dot, name = key.partition(".")
-        if dot and of in inner:
-            value = _several(value_of(text)) if name == "tail" else value_of(text)
-            inner[of].append((name, value))
+        owner, dot, name = key.partition(".")
+        if dot and owner in inner:
+            inner[owner].append((name, _several(value_of(text)) if name == "tail" else value_of(text)))
         else:
-            _check_one_of("setting", key, known)
+            check_one_of("setting", key, known)
             values[key] = _several(value_of(text)) if key in ("probe_at", "keep") else value_of(text)
-    settings = {f"{of}_settings": tuple(pairs) for of, pairs in inner.items() if pairs}
+    settings = {f"{owner}_settings": tuple(pairs) for owner, pairs in inner.items() if pairs}
     return appendix_b(data, **values, **settings)
 
 
@@ -287,19 +284,5 @@ def value_of(text: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _check_one_of(what: str, value: Any, known: Iterable[str]) -> None:
-    known = list(known)
-    if value not in known:
-        close = difflib.get_close_matches(str(value), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
-        raise ValueError(f"no {what} is named {value!r}; {hint}")
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
-
-
-def _check_number(name: str, value: Any, fine: Callable[[float], bool], condition: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and fine(value)):
-        raise ValueError(f"{name} must be a finite number {condition}, got {value!r}.")
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,17 +14,31 @@ from torch.nn import functional as F
 
 from samphire.models import two_views
 from samphire.optim.batched import FeatureRuns, ModuleRuns, rho_of, stacked
-from samphire.train.small_configs import ModuleConfig, RuleConfig, ToyConfig, count_steps, generator
+from samphire.optim.requests import Rule
+from samphire.records import generator
 
-COLLAPSED_ABOVE = 0.8 * math.log(2)  # training loss: log 2 is that of f = 0; runs that work end below 0.3
+if TYPE_CHECKING:
+    from samphire.train.small_configs import ModuleConfig
+
+__all__ = ["ModuleFleet", "RuleFleet", "ToyFleet"]
 
 
 class ToyFleet:
-    """Toy runs of one shape."""
+    """Toy runs of one shape.
 
-    collapsed_above = COLLAPSED_ABOVE
+    Attributes:
+        collapsed_above: The training loss above which a run has learned next to nothing.
+        step_cost: How long a step takes, roughly, in steps of the toy.
+        divides: Whether half as many runs take half as long.
+        one_core: Whether the tensors are too small to share among cores.
+    """
 
-    def __init__(self, runs: list[ToyConfig], dtype: torch.dtype) -> None:
+    collapsed_above = 0.8 * math.log(2)  # log 2 is the loss of f = 0; runs that work end below 0.3
+    step_cost = 1
+    divides = True
+    one_core = True
+
+    def __init__(self, runs: list[Any], dtype: torch.dtype) -> None:
         runs = runs * 2 if len(runs) == 1 else runs  # products of a batch of one are rounded in another order
         self.runs, self.dtype, self.net = runs, dtype, runs[0].network().to(dtype)
         sets = [run.train_points(dtype) for run in runs]
@@ -45,8 +59,7 @@ class ToyFleet:
             v_star=torch.tensor([(1.0, run.v_star) for run in runs], dtype=dtype),
             train_head=torch.tensor([run.train_head for run in runs]),
         )
-        steps = count_steps(runs[0])
-        self.v, self.phantom = (torch.empty(steps, len(runs), 2, dtype=dtype) for _ in range(2))
+        self.v, self.phantom = (torch.empty(runs[0].steps, len(runs), 2, dtype=dtype) for _ in range(2))
         self.done = 0
 
     def epoch(self) -> None:
@@ -86,10 +99,13 @@ class ToyFleet:
 
 
 class RuleFleet(ToyFleet):
-    """Toy runs under one rule, up to its rho."""
+    """Toy runs under one rule; its rho may differ."""
+
+    step_cost = 10
+    divides = False  # a rule's step costs the same for few runs and many
 
     def start(self, weights: dict[str, Tensor], lr: Tensor) -> None:
-        rules = [cast(RuleConfig, run).rule for run in self.runs]
+        rules = [run.rule for run in self.runs]
         self.engine = ModuleRuns(self.net, _logistic, rules[0], weights, lr, _radii(rules, self.dtype))
 
     def step(self, x: Tensor, y: Tensor) -> None:
@@ -104,15 +120,18 @@ def _logistic(f: Tensor, y: Tensor) -> Tensor:
     return F.softplus((1 - 2 * y) * f)
 
 
-def _radii(rules: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
+def _radii(rules: Sequence[Rule | None], dtype: torch.dtype) -> Tensor | None:
     radii = [rho_of(rule) for rule in rules]
     return None if None in radii else torch.tensor(radii, dtype=dtype)
 
 
 class ModuleFleet:
-    """Runs of one network and one rule, up to its rho and the data."""
+    """Runs of one network and one rule; its rho and the data may differ."""
 
     collapsed_above = sys.float_info.max
+    step_cost = 50
+    divides = True
+    one_core = False
 
     def __init__(self, runs: list[ModuleConfig], dtype: torch.dtype) -> None:
         self.runs, self.dtype = runs, dtype
@@ -175,9 +194,6 @@ class ModuleFleet:
 
     def heads(self, r: int) -> tuple[Tensor | None, Tensor | None]:
         return None, None
-
-
-FLEETS: dict[type, Any] = {RuleConfig: RuleFleet, ToyConfig: ToyFleet, ModuleConfig: ModuleFleet}
 
 
 def _in_front(sets: list[Tensor]) -> Tensor:

@@ -18,15 +18,15 @@ from samphire.data.cache import decoded
 from samphire.data.parts import Parts, default_cache, load_parts
 from samphire.data.split import Split
 from samphire.progress import Progress
-from samphire.train.fit import load_weights
+from samphire.train.trained import load_weights
 
-__all__ = ["FinishedRun", "finished_run"]
+__all__ = ["SavedNetwork", "saved_network"]
 
 PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class FinishedRun:
+class SavedNetwork:
     """Trained weights, and what must be known to measure them.
 
     Args:
@@ -87,15 +87,15 @@ class FinishedRun:
         return networks
 
 
-def finished_run(path: PathLike, **settings: Any) -> FinishedRun:
-    """A finished run from its folder, or from a file with a state dict.
+def saved_network(path: PathLike, **settings: Any) -> SavedNetwork:
+    """A network from the folder of its run, or from a file with a state dict.
 
     Args:
         path: A folder written by :func:`samphire.train.fit`, or a file.
-        **settings: Fields of :class:`FinishedRun` that the folder does not say, or that replace what it says.
+        **settings: Fields of :class:`SavedNetwork` that the folder does not say, or that replace what it says.
 
     Example:
-        >>> finished_run("runs/none")
+        >>> saved_network("runs/none")
         Traceback (most recent call last):
             ...
         FileNotFoundError: there is no run at runs/none; give a folder with model.pt, or a file of weights.
@@ -112,7 +112,7 @@ def finished_run(path: PathLike, **settings: Any) -> FinishedRun:
         if not isinstance(known[name], str):
             raise ValueError(f"{path} does not say its {name}; name it with --{name} (in Python {name}=...).")
     fields = {name: value for name, value in known.items() if value is not None}
-    return FinishedRun(weights=path / "model.pt" if path.is_dir() else path, **fields)
+    return SavedNetwork(weights=path / "model.pt" if path.is_dir() else path, **fields)
 
 
 def _classes(split: Split) -> int:

@@ -1,4 +1,4 @@
-"""A finished run is read from its folder, or from a file and what it does not say."""
+"""A saved network is read from its run folder, or from a file and what it does not say."""
 
 import json
 
@@ -7,7 +7,7 @@ import torch
 
 import trees
 from samphire import models
-from samphire.train.finished import FinishedRun, finished_run
+from samphire.train.saved import SavedNetwork, saved_network
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +25,12 @@ def folder(tmp_path):
 
 
 def test_a_folder_says_what_was_trained(folder):
-    run = finished_run(folder)
-    assert run == FinishedRun(folder / "model.pt", "fmnist-mnist", "small_cnn", size=64)
+    run = saved_network(folder)
+    assert run == SavedNetwork(folder / "model.pt", "fmnist-mnist", "small_cnn", size=64)
 
 
 def test_settings_replace_what_it_says_unless_they_are_none(folder):
-    run = finished_run(folder, data="cifar-mnist", model=None, layer="5", initial="weights.pt")
+    run = saved_network(folder, data="cifar-mnist", model=None, layer="5", initial="weights.pt")
     assert (run.data, run.model, run.layer, run.initial) == ("cifar-mnist", "small_cnn", "5", "weights.pt")
 
 
@@ -39,14 +39,14 @@ def test_a_file_must_be_completed(folder):
     (folder / "config.json").unlink()
     for path, settings, missing in ((weights, {}, "data"), (folder, {"data": "mnist"}, "model")):
         with pytest.raises(ValueError, match=rf"does not say its {missing}; name it with --{missing} \(in Python"):
-            finished_run(path, **settings)
-    assert finished_run(weights, data="mnist", model="small_cnn").weights == weights
+            saved_network(path, **settings)
+    assert saved_network(weights, data="mnist", model="small_cnn").weights == weights
 
 
 def test_networks_differ_in_their_weights_alone(folder, root):
     initial = models.load("small_cnn", 5, generator=torch.Generator().manual_seed(2))
     torch.save(initial.state_dict(), folder / "initial.pt")
-    run = finished_run(folder, initial=str(folder / "initial.pt"))
+    run = saved_network(folder, initial=str(folder / "initial.pt"))
     split = run.parts(root).train
     networks = run.networks(split)
     assert list(networks) == ["trained", "pretrained, untouched", "random weights"]
@@ -57,7 +57,7 @@ def test_networks_differ_in_their_weights_alone(folder, root):
 
 
 def test_examples_are_some_of_a_part_and_always_the_same(folder, root):
-    run = finished_run(folder)
+    run = saved_network(folder)
     some = run.examples("train", 10, root)
     assert len(some) == 10
     whole = run.examples("train", 10**6, root).ids.tolist()

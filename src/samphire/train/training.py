@@ -1,0 +1,231 @@
+"""A network in training: its optimizer, an epoch of steps, and the state it can resume from."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from samphire import models, records
+from samphire.data import augment
+from samphire.data.parts import Parts
+from samphire.models.layers import Normalise
+from samphire.optim import SharpnessAware, in_perturbed_pass, split
+from samphire.progress import Progress
+from samphire.records import Row, generator
+from samphire.train.configs import Config
+from samphire.train.distributed import Ranks
+from samphire.train.judging import judge, probe_features
+from samphire.train.methods import Positions, example_loss
+
+CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for a GPU
+
+__all__ = ["CHECK_EVERY", "Training"]
+
+
+class Training:
+    """A network, its optimizer and how far they are.
+
+    Args:
+        config: What to train.
+        parts: The examples.
+        ranks: The processes that train together.
+        positions: Which training examples an epoch visits; ``None`` for each once.
+    """
+
+    def __init__(self, config: Config, parts: Parts, ranks: Ranks, positions: Positions | None) -> None:
+        self.config, self.parts, self.ranks, self.positions = config, parts, ranks, positions
+        net: Any = models.load(config.model, parts.classes, config.weights, generator=generator(config.seed, "init"))
+        if config.weights is None:
+            net.normalise = Normalise(augment.moments(parts.whole.images)[0])
+        self.net: Any = net.to(ranks.device, memory_format=torch.channels_last)
+        self.group = torch.from_numpy(parts.train.group).to(ranks.device)
+        self.visited = self._visited()
+        self.steps = math.ceil(self.visited / config.batch)
+        self.model, self.opt = self._optimizer()
+        loss = example_loss(config, parts)
+        self.loss = None if loss is None else loss.to(ranks.device)
+        self.transform = self._transform()
+        self.done, self.rows = 0, list[Row]()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the last epoch ended the training early."""
+        return bool(self.rows) and "stopped" in self.rows[-1]
+
+    def _visited(self) -> int:
+        """Examples of an epoch."""
+        drawn = None if self.positions is None else self.positions(torch.Generator().manual_seed(0))
+        return len(self.parts.train) if drawn is None else len(drawn)
+
+    def _optimizer(self) -> tuple[nn.Module, Any]:
+        config = self.config
+        model = DistributedDataParallel(self.net) if self.ranks.count > 1 else self.net
+        base = torch.optim.SGD(
+            model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+        )
+        rule = config.optimizer_rule(config.epochs * self.steps)
+        if rule is None:
+            return model, base
+        return model, SharpnessAware(model, base, rule, perturbation=config.perturbation)
+
+    def _transform(self) -> augment.Transform:
+        scale = {"mean": self.net.normalise.mean, "std": self.net.normalise.std}
+        if self.parts.train is self.parts.whole:
+            return augment.normalise(**scale)
+        return augment.random_resized_crop(self.config.size, **scale)
+
+    def scale(self) -> dict[str, Any]:
+        """What must be known to use the network."""
+        normalise = self.net.normalise
+        return {"mean": normalise.mean, "std": normalise.std, "classes": self.parts.classes}
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """Everything an epoch starts from. Where ranks perturb by themselves, each has an optimizer state."""
+        return {
+            "done": self.done,
+            "ranks": self.ranks.count,
+            "model": self.net.state_dict(),
+            "optimizers": self.ranks.at_first(self.opt.state_dict()),
+            "loss": self.loss.state_dict() if self.loss is not None else None,
+            "rows": self.rows,
+        }
+
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Resume from a state, if there is one."""
+        if state is None:
+            return
+        if state["ranks"] != self.ranks.count:
+            raise ValueError(
+                f"a run begun by {state['ranks']} processes must be resumed by as many, got {self.ranks.count}; "
+                "start as many, or train into another folder."
+            )
+        self.done, self.rows = state["done"], list(state["rows"])
+        self.net.load_state_dict(state["model"])
+        self.opt.load_state_dict(state["optimizers"][self.ranks.rank])
+        if self.loss is not None:
+            self.loss.load_state_dict(state["loss"])
+
+    # An epoch
+
+    def epoch(self, progress: Progress) -> Row:
+        """Train for one epoch."""
+        config, started = self.config, time.perf_counter()
+        draw = generator(config.seed, f"epoch {self.done}")
+        positions = None if self.positions is None else self.positions(draw)
+        batches = augment.batches(
+            *(self.parts.train, config.batch, self.transform, draw),
+            positions=positions,
+            rank=self.ranks.rank,
+            ranks=self.ranks.count,
+            device=self.ranks.device,
+        )
+        sums = torch.zeros(3, dtype=_exact(self.ranks.device), device=self.ranks.device)  # loss, errors, examples
+        self.model.train()
+        with _seeded(records.seed(config.seed, f"step {self.done}") + self.ranks.rank, self.ranks.device):
+            for i, (x, y, at) in enumerate(batches):
+                self._set_lr(self.done * self.steps + i)
+                sums += self._step(x.contiguous(memory_format=torch.channels_last), y, at, i)
+                if i % CHECK_EVERY == 0 and not math.isfinite(self.ranks.total(sums[0].clone()).item()):
+                    break
+                progress(self._status(), self.done * self.steps + i + 1, config.epochs * self.steps)
+        loss, wrong, n = self.ranks.total(sums).tolist()
+        self.done += 1
+        row = {
+            "epoch": self.done,
+            "loss": loss / n,
+            "train_error": wrong / n,
+            "lr": self.opt.param_groups[0]["lr"],
+            "rho": config.radius,
+            "seconds": time.perf_counter() - started,
+        }
+        return row if math.isfinite(loss) else row | {"stopped": self._reason("training")}
+
+    def _reason(self, part: str) -> str:
+        config = self.config
+        rho = f" and rho = {config.rho:g}" if config.rho else ""
+        return (
+            f"the {part} loss is not finite in epoch {self.done} of {config.epochs}, with lr = {config.lr:g}{rho}; "
+            "lower the learning rate or the radius."
+        )
+
+    def _status(self) -> str:
+        config = self.config
+        last = f" (validation error {self.rows[-1]['val_error']:.4f})" if self.rows else ""
+        return f"{config.data}, {config.rule}: epoch {self.done + 1} of {config.epochs}{last}"
+
+    def _set_lr(self, step: int) -> None:
+        share = step / (self.config.epochs * self.steps)
+        lr = self.config.lr * (0.5 + 0.5 * math.cos(math.pi * share) if self.config.schedule == "cosine" else 1.0)
+        for group in self.opt.param_groups:
+            group["lr"] = lr
+
+    def _step(self, x: Tensor, y: Tensor, at: NDArray[np.int64], i: int) -> Tensor:
+        """One step; the sums of losses and errors as the examples were first seen, and the number of examples."""
+        share = self._share(len(y), i)
+        seen: list[Tensor] = []
+
+        def losses(out: Tensor, chosen: Any = slice(None)) -> Tensor:
+            each = F.cross_entropy(out, y[chosen], reduction="none")
+            if not in_perturbed_pass():
+                wrong = out.argmax(1) != y[chosen]
+                sums = each.detach().sum(), wrong.sum(), torch.ones_like(each).sum()
+                seen.append(torch.stack(sums).to(_exact(each.device)))
+            return share * each if self.loss is None else self.loss(each, self.group[at][chosen])
+
+        if not isinstance(self.opt, SharpnessAware):
+            self.opt.zero_grad()
+            losses(self.model(x)).mean().backward()
+            self.opt.step()
+        elif self.config.rule == "lsam" and (self.ranks.count == 1 or self.config.perturbation == "local"):
+            self.opt.step(split(self.model).one_pass(lambda: self.model(x), lambda out: losses(out).mean()))
+        else:
+            for p in self.opt.passes(n=len(y), labels=y):
+                p.backward(losses(self.model(x[p.examples]), p.examples))
+            self.opt.step()
+        return torch.stack(seen).sum(0)
+
+    def _share(self, n: int, step: int) -> float:
+        """What makes the mean over ranks of their means the mean of the batch, even if it splits unevenly."""
+        whole = min(self.config.batch, self.visited - step * self.config.batch)
+        return self.ranks.count * n / whole
+
+    # What has been learned
+
+    def evaluate(self, progress: Progress) -> Row:
+        """Errors by group, and at the chosen epochs those of the test part and of probes."""
+        config, parts = self.config, self.parts
+        row = judge("val", self.net, parts.val, parts)
+        if not math.isfinite(row["val_loss"]):
+            return row | {"stopped": self._reason("validation")}
+        if self.done in (*config.probe_at, config.epochs):
+            row |= judge("test", self.net, parts.test, parts)
+            if config.resamples:
+                what = f"{config.data}, {config.rule}: probes after epoch {self.done}"
+                progress(what, self.done * self.steps, config.epochs * self.steps)
+                row |= probe_features(self.net, parts, config.resamples)
+        return row
+
+
+def _exact(device: torch.device) -> torch.dtype:
+    """The precision of sums: Apple's GPUs have no doubles."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers that depend on the seed alone; the caller's generator stays as it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
