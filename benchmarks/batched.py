@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from torch.nn import functional as F
 from samphire.train.fit_many import CHUNK
 from samphire.train.fleets import ToyFleet
 from samphire.train.small_configs import ToyConfig
+from timing import machine, ratio, store
 
 BATCH, N = 5, 300
 
@@ -162,35 +162,22 @@ def main() -> None:
     }
     report = {
         "load of the machine, before and after": [before, os.getloadavg()[0]],
-        "machine": f"{_cpu()}, torch {torch.__version__}, Python {platform.python_version()}",
+        "machine": machine(),
         "workers of one core": args.workers,
         "runs": args.runs,
         "repeats": args.repeats,
         "microseconds a model-step (median)": {k: round(1e6 * statistics.median(v), 2) for k, v in times.items()},
         "CPU microseconds a model-step (median)": {k: round(1e6 * statistics.median(v), 2) for k, v in cpu.items()},
         "ratios (median over repeats, quartiles)": {
-            name: _spread([a / b for a, b in zip(times[top], times[bottom], strict=True)])
-            for name, (top, bottom) in ratios.items()
+            name: ratio(times[top], times[bottom]) for name, (top, bottom) in ratios.items()
         },
         "ratios of CPU time (median over repeats, quartiles)": {
-            name.split(" (")[0]: _spread([a / b for a, b in zip(cpu[top], cpu[bottom], strict=True)])
-            for name, (top, bottom) in ratios.items()
+            name.split(" (")[0]: ratio(cpu[top], cpu[bottom]) for name, (top, bottom) in ratios.items()
         },
     }
     print(json.dumps(report, indent=2))
     if args.out is not None:
-        args.out.write_text(json.dumps(report, indent=2) + "\n")
-
-
-def _spread(values: list[float]) -> list[float]:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return [round(middle, 3), round(low, 3), round(high, 3)]
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]} x {len(names)}" if names else platform.processor()
+        store(args.out, report)
 
 
 if __name__ == "__main__":

@@ -15,16 +15,17 @@ import argparse
 import json
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from samphire import records
 from samphire.landscape import Landscape, eigenvalues
 from samphire.models import small_cnn
 from samphire.tree import Vector, dot, norm, randn_like, unit
+from timing import machine, store, timed
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench-hessian.json"
 BAR = 0.8
@@ -86,12 +87,8 @@ def main() -> None:
     print(of, flush=True)
     rows: list[dict[str, Any]] = []
     for seed in range(repetitions):
-        start = time.process_time()
-        ours = eigenvalues(of, K, tol=TOL, seed=seed)
-        seconds = time.process_time() - start
-        start = time.process_time()
-        theirs, products = power_iteration(of, seed, GIVE_UP * seconds)
-        peer = time.process_time() - start
+        ours, seconds = timed(partial(eigenvalues, of, K, tol=TOL, seed=seed), time.process_time)
+        (theirs, products), peer = timed(partial(power_iteration, of, seed, GIVE_UP * seconds), time.process_time)
         rows.append(
             {
                 "ours": {
@@ -111,7 +108,7 @@ def main() -> None:
         )
         print(json.dumps(rows[-1]), flush=True)
         if not args.quick:
-            records.write_atomic(RESULTS, (json.dumps(report(n, rows), indent=1) + "\n").encode())
+            store(RESULTS, report(n, rows))
     print(json.dumps({k: v for k, v in report(n, rows).items() if k != "repetitions"}, indent=1))
 
 
@@ -128,7 +125,7 @@ def report(n: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "must reach": BAR,
         "holds": statistics.median(ratios) <= BAR,
         "repetitions": rows,
-        "machine": records.provenance(),
+        "machine": machine(),
     }
 
 

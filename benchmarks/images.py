@@ -10,13 +10,11 @@ quartiles. Files are written for the purpose (smooth noise as JPEG) at the size 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import random
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,13 +24,13 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from samphire import records
 from samphire.data.augment import batches, moments, random_resized_crop
 from samphire.data.cache import Decoded, decoded
 from samphire.data.files import Files
 from samphire.data.split import Split
 from samphire.models import ResNet18
-from step import machine, ratio, sgd_for
+from step import sgd_for
+from timing import machine, ratio, store, timed
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench-images.json"
 BATCH, SIDE, STORED = 128, 96, 128
@@ -81,17 +79,11 @@ class OneByOne(Dataset[Tensor]):
         return (width - side) // 2, (height - side) // 2, side, side
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def epochs(paths: list[Path], cache: Path) -> tuple[Decoded, dict[str, Callable[[], None]]]:
     """The two ways over the same files, each as a function that runs through an epoch."""
-    start = time.perf_counter()
-    split = decoded(Split(Files(paths), np.zeros(len(paths), np.int64), {}), STORED, cache)
-    print(f"  decoded once, {len(paths) / (time.perf_counter() - start):.0f} images/s")
+    encoded = Split(Files(paths), np.zeros(len(paths), np.int64), {})
+    split, seconds = timed(lambda: decoded(encoded, STORED, cache))
+    print(f"  decoded once, {len(paths) / seconds:.0f} images/s")
     mean, std = moments(split.images)
     generator = torch.Generator().manual_seed(0)
     transform = random_resized_crop(SIDE, mean=mean, std=std)
@@ -159,7 +151,7 @@ def main() -> None:
             times: dict[str, list[float]] = {way: [] for way in ways}
             for r in range(repetitions):
                 for way in sorted(ways, reverse=bool(r % 2)):
-                    times[way].append(seconds(ways[way]))
+                    times[way].append(timed(ways[way])[1])
             speeds = {way: f"{len(paths) / statistics.median(taken):.0f} images/s" for way, taken in times.items()}
             print(f"  {speeds}")
             row(
@@ -170,7 +162,7 @@ def main() -> None:
             )
         step, per_batch = training_step(), BATCH / len(split)
         step()
-        pairs = [(seconds(ways["ours"]) * per_batch, seconds(step)) for _ in range(max(3, repetitions // 2))]
+        pairs = [(timed(ways["ours"])[1] * per_batch, timed(step)[1]) for _ in range(max(3, repetitions // 2))]
         print(f"one ResNet-18 step {statistics.median(s for _, s in pairs) * 1e3:.0f} ms")
         share = ratio([batch for batch, _ in pairs], [s for _, s in pairs])
         row(f"a batch of {BATCH} / one ResNet-18 step at {SIDE} px", share, 0.1)
@@ -181,9 +173,7 @@ def main() -> None:
         half = len(sizes) // 2
         row("own memory, later epochs / earlier ones", ratio(sizes[half:], sizes[:half]), 1.02)
     if not args.quick:
-        RESULTS.parent.mkdir(exist_ok=True)
-        stored = json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n"
-        records.write_atomic(RESULTS, stored.encode())
+        store(RESULTS, {"machine": machine(), "rows": rows})
 
 
 if __name__ == "__main__":

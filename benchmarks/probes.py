@@ -16,10 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ from samphire.data.split import Split
 from samphire.models import small_cnn
 from samphire.probes import Scaler, features, probe, softmax_regression
 from samphire.probes.protocol import L2, balanced_halves
+from timing import machine, ratio, store, timed
 
 CLASSES = 5
 TOLERANCES = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
@@ -123,24 +124,23 @@ def measure(x: np.ndarray, split: Split, rounds: int) -> dict[str, object]:
     times: dict[str, list[float]] = {"scikit-learn": [], "samphire": []}
     for _ in range(rounds):
         train, held = balanced_halves(split.group, per_group, draw)
-        start = time.process_time()
-        a = ours(x, y, train, held)
-        middle = time.process_time()
-        b = loop(x, y, train, held, tolerance)
-        times["samphire"].append(middle - start)
-        times["scikit-learn"].append(time.process_time() - middle)
-        said = ", ".join(f"{name} {t[-1]:.1f} s" for name, t in times.items())
-        print(f"{said}; lowest held-out errors {a:.4f} and {b:.4f}", flush=True)
-    start = time.process_time()
-    probe(x, split, x, split, list(split.features)[1], resamples=rounds)
-    protocol = (time.process_time() - start) / rounds
+        a, ours_seconds = timed(partial(ours, x, y, train, held), time.process_time)
+        b, loop_seconds = timed(partial(loop, x, y, train, held, tolerance), time.process_time)
+        times["samphire"].append(ours_seconds)
+        times["scikit-learn"].append(loop_seconds)
+        print(
+            f"{ours_seconds:.1f} s and {loop_seconds:.1f} s; lowest held-out errors {a:.4f} and {b:.4f}", flush=True
+        )
+    feature = list(split.features)[1]
+    work = partial(probe, x, split, x, split, feature, resamples=rounds)
+    protocol = timed(work, time.process_time)[1] / rounds
     return {
         "problem": f"{len(train)} x {x.shape[1]} features, {CLASSES} classes, {len(np.unique(split.group))} groups, "
         f"{len(L2)} penalties",
         "CPU seconds a resample (median)": {name: round(statistics.median(t), 2) for name, t in times.items()},
         "CPU seconds a resample of probe(), test and interval included (mean)": round(protocol, 2),
-        "scikit-learn / samphire (median over rounds, quartiles, of CPU time)": _spread(
-            [b / a for a, b in zip(times["samphire"], times["scikit-learn"], strict=True)]
+        "scikit-learn / samphire (median over rounds, quartiles, of CPU time)": ratio(
+            times["scikit-learn"], times["samphire"]
         ),
         "objective above the best known, relative (must be <= 1e-6)": {
             "samphire": {f"{k:g}": float(f"{v:.1e}") for k, v in own.items()},
@@ -165,24 +165,12 @@ def main() -> None:
             problems["FMNIST-MNIST (its ratio must be >= 5)"] = measure(*real_features(args.root), args.rounds)
     report = {
         "load of the machine, before and after": [before, os.getloadavg()[0]],
-        "machine": f"{_cpu()}, numpy {np.__version__}, scikit-learn {sklearn.__version__}, "
-        f"Python {platform.python_version()}, one thread",
+        "machine": machine() | {"scikit-learn": sklearn.__version__},
         "rounds": args.rounds,
     } | problems
     print(json.dumps(report, indent=2))
     if args.out is not None:
-        args.out.write_text(json.dumps(report, indent=2) + "\n")
-
-
-def _spread(values: list[float]) -> list[float]:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return [round(middle, 3), round(low, 3), round(high, 3)]
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]} x {len(names)}" if names else platform.processor()
+        store(args.out, report)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ shown with the quartiles. Rules with a period are timed over whole periods, ae_s
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -26,8 +25,8 @@ from samphire.models import small_cnn
 from samphire.optim import RULES, SharpnessAware, lsam, split
 from samphire.optim.describe import in_use
 from samphire.optim.scopes import NORM_LAYERS
-from samphire.records import write_atomic
-from step import Step, interleaved, machine, ratio, sgd_for
+from step import sgd_for
+from timing import Step, interleaved, machine, ratio, store
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench-rules.json"
 BATCHES = 4
@@ -223,8 +222,7 @@ def main() -> None:
         spread = f"[{row['low']:.3f}, {row['high']:.3f}]"
         print(f"{row['rule']:16}{row['median']:7.3f}  {spread:18}{row['flops']:6.2f}  {row['claimed']:20}{verdict}")
     if repetitions == REPETITIONS:
-        RESULTS.parent.mkdir(exist_ok=True)
-        write_atomic(RESULTS, (json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n").encode())
+        store(RESULTS, {"machine": machine(), "rows": rows})
 
 
 if __name__ == "__main__":

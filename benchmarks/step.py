@@ -9,20 +9,18 @@ SGD.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from samphire import records
 from samphire.models import ResNet18, small_cnn
 from samphire.optim import SharpnessAware, looksam, lsam, msam, sam, split
+from timing import Step, interleaved, machine, ratio, store
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench-step.json"
 STEPS = {"looksam(k=5)": 5}  # steps timed together, where it is not one
@@ -34,8 +32,6 @@ BARS = {
     "wrapper time / peer's": 0.7,
     "extra memory / peer's": 1.0,
 }
-
-Step = Callable[[], object]
 
 
 def sgd_for(model: nn.Module) -> torch.optim.SGD:
@@ -76,31 +72,6 @@ def methods(make: Callable[[], nn.Module], x: Tensor, y: Tensor) -> dict[str, St
         "looksam(k=5)": wrapped(looksam(0.05, k=5)),
         "msam": wrapped(msam(0.3)),
     }
-
-
-def timed(unit: Step, steps: int) -> float:
-    start = time.perf_counter()
-    for _ in range(steps):
-        unit()
-    return (time.perf_counter() - start) / steps
-
-
-def interleaved(units: dict[str, Step], repetitions: int) -> dict[str, list[float]]:
-    """Seconds per step of each unit in each repetition; the first five repetitions warm up and are dropped."""
-    times: dict[str, list[float]] = {name: [] for name in units}
-    names = list(units)
-    for r in range(repetitions + 5):
-        for name in names[r % len(names) :] + names[: r % len(names)]:
-            seconds = timed(units[name], STEPS.get(name, 1))
-            if r >= 5:
-                times[name].append(seconds)
-    return times
-
-
-def ratio(above: list[float], below: list[float]) -> dict[str, float]:
-    ratios = [a / b for a, b in zip(above, below, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return {"median": round(middle, 3), "low": round(low, 3), "high": round(high, 3), "n": len(ratios)}
 
 
 def ten_million() -> nn.Sequential:
@@ -171,14 +142,6 @@ def train_and_report_peak(method: str) -> None:
     print(int(peak.split()[1]) / 1024)
 
 
-def machine() -> dict[str, object]:
-    return {
-        k: v
-        for k, v in records.provenance().items()
-        if k in ("machine", "cpu", "cores", "threads", "torch", "python")
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few repetitions, nothing written")
@@ -207,7 +170,7 @@ def main() -> None:
 
     print(machine())
     for name, (make, x, y) in nets.items():
-        times = interleaved(methods(make, x, y), repetitions)
+        times = interleaved(methods(make, x, y), repetitions, STEPS)
         print(f"{name}: one SGD step {statistics.median(times['sgd']) * 1e3:.1f} ms")
         for method in list(times)[1:]:
             row(f"{method} / sgd, {name}", method, ratio(times[method], times["sgd"]))
@@ -227,8 +190,7 @@ def main() -> None:
         ratio(extra["ours"], extra["peer"]),
     )
     if not args.quick:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+        store(RESULTS, {"machine": machine(), "rows": rows})
 
 
 if __name__ == "__main__":
