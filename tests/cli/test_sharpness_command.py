@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from samphire import landscape
-from samphire.cli.sharpness import plain, sharpness
+from samphire.cli.sharpness import sharpness
 from samphire.data import arrays
 from samphire.landscape import Landscape
 
@@ -36,7 +36,7 @@ def place(tmp_path, monkeypatch):
     run = tmp_path / "run"
     run.mkdir()
     torch.save(tiny().state_dict(), run / "model.pt")
-    (run / "config.json").write_text(json.dumps({"model": "test_landscape_cli:tiny", "data": "mnist"}))
+    (run / "config.json").write_text(json.dumps({"model": "test_sharpness_command:tiny", "data": "mnist"}))
     return tmp_path
 
 
@@ -83,19 +83,10 @@ def test_words_for_people(place):
 
 
 def test_bad_input(place):
-    with pytest.raises(ValueError, match="mnist has no part 'val'; it has train, test"):
+    with pytest.raises(ValueError, match="mnist has no part 'val'; there are train, test"):
         invoke(place, "--part", "val")
     with pytest.raises(ValueError, match="rho must be a finite number > 0"):
         invoke(place, "--rho", "0")
     (place / "run" / "config.json").unlink()
     with pytest.raises(ValueError, match="does not say its data; name it with --data"):
         invoke(place)
-
-
-def test_results_become_json_without_what_json_has_not():
-    f = lambda w: (torch.tensor([1.0, 2.0]) * w["x"] ** 2).sum()
-    of = Landscape.of_function(f, {"x": torch.ones(2)})
-    assert set(plain(landscape.eigenvalues(of, 1))) == {"values", "residuals", "products", "end"}
-    assert plain(landscape.trace(of, samples=1)) == {"trace": {"mean": 6.0, "error": None, "n": 1}, "dimension": 2}
-    assert "point" not in plain(landscape.sharpness(of))
-    assert plain(landscape.lemma_1(1.0, 100))["vacuous"] is False

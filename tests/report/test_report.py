@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 from samphire import records, report
 from samphire.report import Claim, Result, Table
@@ -110,8 +111,11 @@ def test_table_rows_must_fit_their_columns():
         Table(["a", "b"], [[1, 2], [1]])
 
 
-def test_table_as_text_shows_brackets_as_they_are():
-    text = report.text(Table(["[bold]x", "y"], [["[red]a[/red]", Estimate(0.1234, 0.0101, 10)]], "Cap [i]."))
+def test_table_on_a_terminal_shows_brackets_as_they_are():
+    table = Table(["[bold]x", "y"], [["[red]a[/red]", Estimate(0.1234, 0.0101, 10)]], "Cap [i].")
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console.print(report.rich_table(table))
+    text = console.file.getvalue()
     for expected in ("[bold]x", "[red]a[/red]", "0.123 ± 0.010 (n=10)", "Cap [i]."):
         assert expected in text
     assert "\x1b" not in text

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 import trees
 from samphire import records, sweep
-from samphire.cli.sweep import plan
 from samphire.cli.sweep import sweep as command
 from samphire.statistics import Estimate
 from samphire.sweep import Trial
+from samphire.sweep.plans import plan
 from samphire.train import appendix_b, fit
 
 # Grids

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
 from samphire.cli import data, probe, reproduce, rules, sharpness, sweep, train
 
+__all__ = ["app", "main"]
+
+UsageError: Any = typer.BadParameter.__base__  # from click, or from typer's own copy of it
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -35,7 +39,17 @@ app.command(epilog="Example:  samphire reproduce fig2 fig3 --scale paper --out r
 def main() -> None:
     """Run the command line; bad input ends with one sentence and exit code 2."""
     try:
-        app()
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        code = _refuse(error.format_message())
     except (ValueError, OSError) as error:
-        print(f"samphire: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = _refuse(str(error))
+    except typer.Abort:  # Ctrl-C
+        code = 130
+    sys.exit(code)
+
+
+def _refuse(sentence: str) -> int:
+    if sentence:  # none where the help has been shown
+        print(f"samphire: {sentence}", file=sys.stderr)
+    return 2

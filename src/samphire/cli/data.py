@@ -12,22 +12,21 @@ from rich.console import Console
 from rich.table import Table
 
 from samphire import data
+from samphire.cli.options import AsJson, Root
 from samphire.cli.progress import bar
 from samphire.data.catalog import PAIRED
 from samphire.data.check import Count
 
-app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, whether a copy is complete, fetching some.")
+app = typer.Typer(no_args_is_help=True, help="Data sets: list them, check a copy, fetch one.")
 
 Name = Annotated[str, typer.Argument(help="As `samphire data list` has it.", show_default=False)]
-Root = Annotated[Path, typer.Option(help="The folder of the data set, or the one above it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
-COLOURS = {"complete": "green", "subset": "yellow", "wrong": "red"}
+COLORS = {"complete": "green", "subset": "yellow", "wrong": "red"}
 
 
 @app.command("list", epilog="Example:  samphire data list --json")
 def list_sets(as_json: AsJson = False) -> None:
     """List the data sets: what each is, how large, and where it comes from."""
-    rows = describe()
+    rows = _rows()
     if as_json:
         for row in rows:
             print(json.dumps(row))
@@ -54,7 +53,7 @@ def check(
     if as_json:
         print(json.dumps(asdict(checked) | {"place": str(checked.place)}))
     else:
-        show(checked)
+        _show(checked)
     if checked.verdict == "wrong":
         raise typer.Exit(1)
 
@@ -65,13 +64,13 @@ def get(
     root: Annotated[Path, typer.Option(help="Where the folder of the data set is made.")] = Path("data"),
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a data set from the first source that answers; what is there and complete is left as it is."""
+    """Fetch a data set from the first source that answers; a complete copy is left as it is."""
     with bar() as progress:
         place = data.get(name, root, progress=progress)
     print(json.dumps({"name": name, "place": str(place)}) if as_json else place)
 
 
-def describe() -> list[dict[str, object]]:
+def _rows() -> list[dict[str, object]]:
     """The data sets as rows: name, what it is, images, groups, size, sources."""
     rows: list[dict[str, object]] = [
         {
@@ -85,18 +84,18 @@ def describe() -> list[dict[str, object]]:
         for d in data.SETS.values()
     ]
     for name, (bottom, top) in PAIRED.items():
-        about, made = f"Dominoes: {top.name} above {bottom.name}", f"{bottom.name} and {top.name}"
-        rows.append({"name": name, "about": about, "images": "", "groups": "", "size": "", "from": made})
+        about, sources = f"Dominoes: {top.name} above {bottom.name}", f"{bottom.name} and {top.name}"
+        rows.append({"name": name, "about": about, "images": "", "groups": "", "size": "", "from": sources})
     return rows
 
 
-def show(checked: data.CheckResult) -> None:
-    """Print what a check found: the verdict, the counts, the notes."""
+def _show(checked: data.CheckResult) -> None:
+    """Print the verdict, the counts and the notes of a check."""
     console = Console()
-    colour = COLOURS[checked.verdict]
-    console.print(f"{checked.name}: [bold {colour}]{checked.verdict}[/], layout: {checked.layout}", highlight=False)
+    color = COLORS[checked.verdict]
+    console.print(f"{checked.name}: [bold {color}]{checked.verdict}[/], layout: {checked.layout}", highlight=False)
     console.print(str(checked.place), highlight=False, markup=False, soft_wrap=True)
-    cells = {(c.group, c.part): _cell(c, colour) for c in checked.counts}
+    cells = {(c.group, c.part): _cell(c, color) for c in checked.counts}
     parts = dict.fromkeys(part for _, part in cells)
     table = Table("images", *parts)
     for group in dict.fromkeys(group for group, _ in cells):
@@ -106,6 +105,6 @@ def show(checked: data.CheckResult) -> None:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
-def _cell(count: Count, colour: str) -> str:
+def _cell(count: Count, color: str) -> str:
     same = count.found == count.official
-    return str(count.found) if same else f"[{colour}]{count.found} of {count.official}[/]"
+    return str(count.found) if same else f"[{color}]{count.found} of {count.official}[/]"

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from samphire import experiments, report
-from samphire.cli import progress
+from samphire.cli.options import AsJson
+from samphire.cli.progress import bar
 
 
 def reproduce(
@@ -21,16 +22,16 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="tiny (seconds), quick (minutes), reduced (hours) or paper.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for the page, pictures, tables and rows.")] = Path("report"),
     root: Annotated[Path | None, typer.Option(help="Folder with the data sets, for figures that need some.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per claim instead.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Reproduce figures: train, judge each claim, and write one page with everything. Resumes where it stopped."""
-    with progress.bar() as advance:
+    with bar() as progress:
         results = experiments.reproduce(
             names or (),
             scale=scale,
             out=out,
             data_root=root,
-            progress=advance,
+            progress=progress,
             done=None if as_json else lambda result: Console().print(_claims(result)),
         )
     if as_json:

@@ -3,134 +3,36 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 from rich.console import Console
-from torch import Tensor, nn
 
 from samphire import optim, report
-from samphire.optim.describe import Description, describe, page, table
-from samphire.optim.rules import rule_for_run
-from samphire.records import write_atomic
-
-PAGE, PICTURE = "rules.md", "rules.png"
+from samphire.cli.options import AsJson
+from samphire.experiments import rules_gallery
+from samphire.optim.describe import describe, table
 
 
 def rules(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per rule instead.")] = False,
+    as_json: AsJson = False,
     to: Annotated[
         Path | None, typer.Option("--page", help="Write the rules' page and picture to this folder.")
     ] = None,
 ) -> None:
     """List the rules: paper, passes of forward and backward a step (SGD: 1), memory kept, what is perturbed."""
-    described = [describe(name) for name in optim.RULES]
     if to is not None:
-        to.mkdir(parents=True, exist_ok=True)
-        write_atomic(to / PAGE, page(described, PICTURE, SHOWN).encode())
-        write_atomic(to / PICTURE, report.png(picture()))
-        print(f"{to / PAGE} and {to / PICTURE} have {len(described)} rules.")
-    elif as_json:
-        for description in described:
-            print(json.dumps(row(description)))
-    else:
-        columns, rows = table(described)
-        caption = "Rules at their default settings (memory in copies of the parameters)"
-        fits = report.Table(columns[:-1], [row[:-1] for row in rows], caption)
-        Console().print(report.rich_table(fits))
-
-
-def row(d: Description) -> dict[str, Any]:
-    """A description as JSON data."""
-    return {
-        "name": d.name,
-        "paper": d.paper,
-        "passes": d.passes,
-        "memory": d.memory,
-        "perturbs": d.perturbs,
-        "summary": d.summary,
-        "settings": ", ".join(f"{s.name}={s.default}" for s in d.settings),
-    }
-
-
-# The picture: two weights whose product must be 1. The minima are a curve, sharp far out and flat in the middle.
-
-RADIUS, RATE, STEPS, BATCH = 0.3, 0.05, 150, 32
-STARTS, EDGES = ((3.0, 0.9), (0.4, 3.0)), (-0.4, 3.4)
-SHOWN = (
-    f"Every rule on one landscape, from two starts: *L* = ½ (*uv* − *y*)² with targets *y* around 1, {STEPS} steps "
-    f"on batches of {BATCH} examples, learning rate {RATE:g}, ρ = {RADIUS:g} for all that have one, else the default "
-    "settings. The minima are the dashed curve. Along it the Hessian's largest eigenvalue is *u*² + *v*²: 2 in the "
-    "middle, growing outwards; the number in a title is its mean over the two ends. *u* (across) is the scale of a "
-    "norm layer and *v* (up) the weight of the head, so `lsam` sees the landscape's sharpness in one direction and "
-    "`sam_on` in the other. SGD stops where it meets the curve."
-)
-
-Point = tuple[float, float]
-
-
-class Product(nn.Module):
-    """``u v``: the scale of a norm layer times the weight of a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.head = nn.LayerNorm(1, bias=False), nn.Linear(1, 1, bias=False)
-
-
-def path(rule: Any, start: Point) -> list[Point]:
-    """Where a rule goes; ``None`` for SGD."""
-    source = torch.Generator().manual_seed(0)
-    rule = optim.every(STEPS + 1, optim.sam(0.0)) if rule is None else optim.bind(rule, Product())
-    memory = optim.Memory(labels=torch.arange(BATCH) % 2)
-    w = {"norm.weight": torch.tensor([start[0]]), "head.weight": torch.tensor([[start[1]]])}
-    points = [start]
-    for _ in range(STEPS):
-        y = 1 + 0.3 * torch.randn(BATCH, generator=source)
-
-        def losses(w: dict[str, Tensor], examples: Any = slice(None), y: Tensor = y) -> Tensor:
-            return 0.5 * (w["norm.weight"] * w["head.weight"][0] - y[examples]) ** 2
-
-        g = optim.sharpness_aware_gradient(rule, losses, w, memory)
-        w = {name: t - RATE * g[name] if name in g else t for name, t in w.items()}
-        points.append((w["norm.weight"].item(), w["head.weight"].item()))
-    return points
-
-
-def _shown() -> Iterator[tuple[str, Any]]:
-    """The rules of the picture, all with one radius."""
-    yield "sgd", None
-    for name in optim.RULES:
-        rule = rule_for_run(name, STEPS, BATCH)
-        climbs = hasattr(rule, "rho") or hasattr(rule, "rule")
-        yield name, rule_for_run(name, STEPS, BATCH, rho=RADIUS) if climbs else rule
-
-
-def picture() -> Any:
-    """Small multiples, a panel for each rule."""
-    import numpy as np
-
-    shown = dict(_shown())
-    columns = 6
-    rows = math.ceil(len(shown) / columns)
-    axis = np.linspace(*EDGES, 200)
-    loss = 0.5 * (axis[None] * axis[:, None] - 1) ** 2
-    minima = np.linspace(1 / EDGES[1], EDGES[1], 100)
-    with report.figure(rows, columns, size=(11.0, 1.95 * rows), sharex=True, sharey=True) as (figure, panels):
-        for axes in panels.flat:
-            axes.set_axis_off()
-        for axes, (name, rule) in zip(panels.flat, shown.items(), strict=False):
-            axes.imshow(-np.log10(loss + 0.02), cmap="Blues", alpha=0.5, origin="lower", extent=EDGES + EDGES)
-            axes.plot(minima, 1 / minima, "--", color="black", linewidth=0.7)
-            paths = [path(rule, start) for start in STARTS]
-            for points, colour in zip(paths, report.PALETTE[1:], strict=False):
-                u, v = zip(*points, strict=True)
-                axes.plot(u, v, color=colour, linewidth=1.1)
-                axes.plot(u[-1], v[-1], "o", color=colour, markersize=5, markeredgecolor="white")
-            sharp = sum(u * u + v * v for u, v in (points[-1] for points in paths)) / len(paths)
-            axes.set_title(f"{name}   {sharp:.1f}")
-            axes.set(xlim=EDGES, ylim=EDGES, aspect="equal")
-    return figure
+        page, picture = rules_gallery.write(to)
+        print(f"{page} and {picture} have {len(optim.RULES)} rules.")
+        return
+    described = [describe(name) for name in optim.RULES]
+    if as_json:
+        for d in described:
+            row = {name: getattr(d, name) for name in ("name", "paper", "passes", "memory", "perturbs", "summary")}
+            print(json.dumps(row | {"settings": ", ".join(f"{s.name}={s.default}" for s in d.settings)}))
+        return
+    columns, rows = table(described)
+    caption = "Rules at their default settings (memory in copies of the parameters)"
+    fits = report.Table(columns[:-1], [row[:-1] for row in rows], caption)
+    Console().print(report.rich_table(fits))

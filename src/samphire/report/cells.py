@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-__all__ = ["duration", "scalar", "show", "strict"]
+__all__ = ["duration", "show", "strict"]
 
 
 def show(value: Any) -> str:
@@ -47,11 +47,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def scalar(value: Any) -> Any:
-    """A NumPy or PyTorch scalar as a Python number."""
-    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
 
 def strict(value: Any) -> Any:

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from samphire.report.cells import scalar, show, strict
+from samphire.records import scalar
+from samphire.report.cells import show, strict
 from samphire.statistics import Estimate
 
 if TYPE_CHECKING:
     import rich.table
 
-__all__ = ["Table", "rich_table", "table", "text", "to_csv", "to_json"]
+__all__ = ["Table", "rich_table", "table", "to_csv", "to_json"]
 
 
 @dataclass(frozen=True)
@@ -87,29 +88,6 @@ def rich_table(table: Table) -> rich.table.Table:
     for row in table.rows:
         shown.add_row(*(Text(show(cell)) for cell in row))
     return shown
-
-
-def text(table: Table, width: int = 120) -> str:
-    """A table as plain text.
-
-    Args:
-        table: The table.
-        width: Longest line.
-
-    Example:
-        >>> print(text(Table(["rho", "error"], [[0.0, 0.28], [0.5, 0.2]])))
-        ┏━━━━━┳━━━━━━━┓
-        ┃ rho ┃ error ┃
-        ┡━━━━━╇━━━━━━━┩
-        │   0 │  0.28 │
-        │ 0.5 │   0.2 │
-        └─────┴───────┘
-    """
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    console.print(rich_table(table))
-    return console.file.getvalue().rstrip("\n")  # type: ignore[attr-defined]
 
 
 def to_csv(table: Table) -> str:

@@ -248,7 +248,7 @@ def test_tuned_and_repeated_end_to_end(tmp_path, monkeypatch, name, tree):
     assert all(math.isfinite(r["test_error"]) for r in stored["grid"])
     assert all(r["seconds"] > 0 and r["commits"] for r in stored["grid"])
     assert all(figure.startswith(b"\x89PNG") for figure in result.figures)
-    assert report.text(result.tables[0])
+    assert report.to_csv(result.tables[0])
     shutil.rmtree(tmp_path / "out" / "runs")
     seen = []
     experiments.reproduce(

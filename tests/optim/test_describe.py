@@ -1,6 +1,5 @@
 """What is said of the rules is what they do, and the page in docs is what the code would write today."""
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,15 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
-from samphire import cli, optim
-from samphire.cli import rules as command
+from samphire import optim
+from samphire.experiments import rules_gallery
 from samphire.optim import At, describe
 from samphire.tree import Vector
 
 DOCS = Path(__file__).parents[2] / "docs"
-runner = CliRunner()
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +25,14 @@ def described():
 
 
 def test_the_page_is_up_to_date(described):
-    now = describe.page(list(described.values()), command.PICTURE, command.SHOWN)
-    stored = (DOCS / command.PAGE).read_text()
+    now = describe.page(list(described.values()), rules_gallery.PICTURE, rules_gallery.SHOWN)
+    stored = (DOCS / rules_gallery.PAGE).read_text()
     assert stored == now, "docs/rules.md is old; run: samphire rules --page docs"
-    assert (DOCS / command.PICTURE).read_bytes().startswith(b"\x89PNG")
+    assert (DOCS / rules_gallery.PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_page_has_every_rule_with_its_settings_and_reference(described):
-    text = (DOCS / command.PAGE).read_text()
+    text = (DOCS / rules_gallery.PAGE).read_text()
     for name, d in described.items():
         section = text.split(f"\n## {name}\n")[1].split("\n## ")[0]
         assert d.summary.replace("``", "`") in section
@@ -179,24 +176,3 @@ def test_markup_becomes_markdown():
         "|$`", "|`$"
     )
     assert describe._cell("``|w|``") == r"`\|w\|`"
-
-
-# The picture
-
-
-def test_a_path_is_gradient_descent_on_the_landscape(monkeypatch):
-    monkeypatch.setattr(command, "STEPS", 1)
-    y = 1 + 0.3 * torch.randn(command.BATCH, generator=torch.Generator().manual_seed(0))
-    residual = 2.0 * 1.5 - y.mean().item()
-    (u, v) = command.path(None, (2.0, 1.5))[1]
-    assert u == pytest.approx(2.0 - command.RATE * residual * 1.5, rel=1e-6)
-    assert v == pytest.approx(1.5 - command.RATE * residual * 2.0, rel=1e-6)
-
-
-def test_sam_slides_to_where_the_valley_is_flat_and_sgd_stays():
-    def sharpness(rule):
-        u, v = command.path(rule, command.STARTS[0])[-1]
-        assert abs(u * v - 1) < 0.2
-        return u * u + v * v
-
-    assert sharpness(optim.sam(command.RADIUS)) < 3 < 8 < sharpness(None)

@@ -1,0 +1,96 @@
+"""What a trained network has learned, beside networks that were not trained and beside shuffled labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from samphire.data.parts import Parts
+from samphire.probes.frozen import features
+from samphire.probes.groups import errors
+from samphire.probes.protocol import Probe, domain_probe, learning_curve, probe
+from samphire.progress import Progress, silent
+from samphire.records import Row
+
+__all__ = ["Comparison", "compare"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` measured.
+
+    Attributes:
+        errors: Test errors of the first network, by group and by four averages.
+        probes: One row for each feature and network.
+        curves: Of the first network, by feature: the probes by training examples per group.
+    """
+
+    errors: Row
+    probes: list[Row]
+    curves: dict[str, dict[int, Probe]]
+
+
+def compare(
+    networks: Mapping[str, nn.Module],
+    parts: Parts,
+    *,
+    layer: str | None = None,
+    feature: str | None = None,
+    resamples: int = 20,
+    curves: bool = False,
+    progress: Progress = silent,
+) -> Comparison:
+    """Errors by group of the first network, and probe errors of all.
+
+    The first network is also probed for shuffled labels, which shows what a probe reaches without any information.
+    Where the probing parts are another domain, there is one probe of the label for each network.
+
+    Args:
+        networks: The trained one first.
+        parts: What it was trained and is judged on.
+        layer: A module's name; by default the input of the last linear layer.
+        feature: One feature instead of all.
+        resamples: Balanced samples to train probes on.
+        curves: Also compute learning curves of the first network.
+        progress: Called with what is being measured.
+    """
+    trained = next(iter(networks))
+    logits = features(networks[trained], parts.test.images, "", progress=_named(progress, "predictions"))
+    predicted = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).astype(np.int64)
+    result = Comparison({"measure": "errors by group"} | errors(predicted, parts.test, parts.train).row(), [], {})
+
+    def add(measure: str, network: str, measured: Probe) -> None:
+        result.probes.append({"measure": measure, "network": network} | measured.row())
+
+    for name, network in networks.items():
+        read = partial(features, network, layer=layer, progress=_named(progress, f"features ({name})"))
+        inputs = (
+            read(parts.probe_train.images),
+            parts.probe_train,
+            read(parts.probe_test.images),
+            parts.probe_test,
+        )
+        if parts.domain:
+            add("domain probe", name, domain_probe(*inputs))
+            continue
+        for f in [feature] if feature else parts.probe_train.features:
+            measure: Any = partial(probe, *inputs, f, resamples=resamples)
+            add("probe", name, measure(progress=_named(progress, f"probes of {f} ({name})")))
+            if name != trained:
+                continue
+            shuffled = measure(shuffle_labels=True, progress=_named(progress, f"shuffled labels ({f})"))
+            add("probe", f"{name}, labels shuffled", shuffled)
+            if curves:
+                told = _named(progress, f"learning curve ({f})")
+                result.curves[f] = learning_curve(*inputs, f, resamples=min(resamples, 5), progress=told)
+    return result
+
+
+def _named(progress: Progress, what: str) -> Callable[..., None]:
+    """Progress under a name of ours."""
+    return lambda *counts: progress(what, *counts[-2:])

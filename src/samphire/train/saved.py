@@ -1,0 +1,119 @@
+"""A network that was trained before, from its run folder or from a file of weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from samphire import data, models
+from samphire.checks import hint
+from samphire.data.cache import decoded
+from samphire.data.parts import Parts, default_cache, load_parts
+from samphire.data.split import Split
+from samphire.progress import Progress
+from samphire.train.trained import load_weights
+
+__all__ = ["SavedNetwork", "saved_network"]
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class SavedNetwork:
+    """Trained weights, and what must be known to measure them.
+
+    Args:
+        weights: File with the state dict.
+        data: Name of the data set.
+        model: Name of the network.
+        target: Domain to transfer to, for sets with domains.
+        size: Side of the images, for sets of image files.
+        layer: Where its features are read; by default the input of the last linear layer.
+        initial: Weights the training began with, see :func:`samphire.models.load`.
+    """
+
+    weights: Path
+    data: str
+    model: str
+    target: str | None = None
+    size: int = 96
+    layer: str | None = None
+    initial: str | None = None
+
+    def parts(self, root: PathLike, cache: PathLike | None = None, progress: Progress | None = None) -> Parts:
+        """The examples to judge it on; the training images stay encoded."""
+        where: dict[str, Any] = {"size": self.size, "target": self.target, "cache": cache}
+        return load_parts(self.data, root, judged_only=True, progress=progress, **where)
+
+    def examples(
+        self,
+        part: str,
+        n: int,
+        root: PathLike,
+        cache: PathLike | None = None,
+        progress: Progress | None = None,
+    ) -> Split:
+        """At most n random examples of one part, decoded; always the same ones."""
+        parts = data.load(self.data, root, **({} if self.target is None else {"target": self.target}))
+        if part not in parts:
+            raise ValueError(f"{self.data} has no part {part!r}; {hint(part, parts)}")
+        chosen = np.random.default_rng(0).permutation(len(parts[part]))[:n]
+        split = parts[part].subset(np.sort(chosen))
+        if isinstance(split.images, np.ndarray):
+            return split
+        return decoded(split, self.size, Path(cache) if cache else default_cache(), progress=progress)
+
+    def network(self, split: Split) -> nn.Module:
+        """The trained network, with an output for each class of a split."""
+        return load_weights(self.model, _classes(split), self.weights)
+
+    def networks(self, split: Split) -> dict[str, nn.Module]:
+        """The trained network, and the same before training: with its initial weights, if any, and random ones."""
+        trained: Any = self.network(split)
+        networks = {"trained": trained}
+        if self.initial is not None:
+            networks["pretrained, untouched"] = models.load(self.model, _classes(split), self.initial)
+        random = torch.Generator().manual_seed(0)
+        networks["random weights"] = models.load(self.model, _classes(split), generator=random)
+        for network in networks.values():
+            network.normalise = trained.normalise
+        return networks
+
+
+def saved_network(path: PathLike, **settings: Any) -> SavedNetwork:
+    """A network from the folder of its run, or from a file with a state dict.
+
+    Args:
+        path: A folder written by :func:`samphire.train.fit`, or a file.
+        **settings: Fields of :class:`SavedNetwork` that the folder does not say, or that replace what it says.
+
+    Example:
+        >>> saved_network("runs/none")
+        Traceback (most recent call last):
+            ...
+        FileNotFoundError: there is no run at runs/none; give a folder with model.pt, or a file of weights.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no run at {path}; give a folder with model.pt, or a file of weights.")
+    config = path / "config.json"
+    stored = json.loads(config.read_text()) if config.exists() else {}
+    known = {name: stored.get(name) for name in ("data", "model", "target", "size", "layer")}
+    known["initial"] = stored.get("weights")
+    known |= {name: value for name, value in settings.items() if value is not None}
+    for name in ("data", "model"):
+        if not isinstance(known[name], str):
+            raise ValueError(f"{path} does not say its {name}; name it with --{name} (in Python {name}=...).")
+    fields = {name: value for name, value in known.items() if value is not None}
+    return SavedNetwork(weights=path / "model.pt" if path.is_dir() else path, **fields)
+
+
+def _classes(split: Split) -> int:
+    return len(split.classes) or int(split.label.max()) + 1

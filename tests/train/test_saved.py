@@ -1,0 +1,68 @@
+"""A saved network is read from its run folder, or from a file and what it does not say."""
+
+import json
+
+import pytest
+import torch
+
+import trees
+from samphire import models
+from samphire.train.saved import SavedNetwork, saved_network
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return trees.dominoes(tmp_path_factory.mktemp("data"), train=50, test=20)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    net = models.load("small_cnn", 5, generator=torch.Generator().manual_seed(1))
+    torch.save(net.state_dict(), tmp_path / "model.pt")
+    config = {"data": "fmnist-mnist", "model": "small_cnn", "target": None, "size": 64, "weights": None, "lr": 0.1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def test_a_folder_says_what_was_trained(folder):
+    run = saved_network(folder)
+    assert run == SavedNetwork(folder / "model.pt", "fmnist-mnist", "small_cnn", size=64)
+
+
+def test_settings_replace_what_it_says_unless_they_are_none(folder):
+    run = saved_network(folder, data="cifar-mnist", model=None, layer="5", initial="weights.pt")
+    assert (run.data, run.model, run.layer, run.initial) == ("cifar-mnist", "small_cnn", "5", "weights.pt")
+
+
+def test_a_file_must_be_completed(folder):
+    weights = folder / "model.pt"
+    (folder / "config.json").unlink()
+    for path, settings, missing in ((weights, {}, "data"), (folder, {"data": "mnist"}, "model")):
+        with pytest.raises(ValueError, match=rf"does not say its {missing}; name it with --{missing} \(in Python"):
+            saved_network(path, **settings)
+    assert saved_network(weights, data="mnist", model="small_cnn").weights == weights
+
+
+def test_networks_differ_in_their_weights_alone(folder, root):
+    initial = models.load("small_cnn", 5, generator=torch.Generator().manual_seed(2))
+    torch.save(initial.state_dict(), folder / "initial.pt")
+    run = saved_network(folder, initial=str(folder / "initial.pt"))
+    split = run.parts(root).train
+    networks = run.networks(split)
+    assert list(networks) == ["trained", "pretrained, untouched", "random weights"]
+    seeds = dict(zip(networks, (1, 2, 0), strict=True))
+    for name, network in networks.items():
+        expected = models.load("small_cnn", 5, generator=torch.Generator().manual_seed(seeds[name])).state_dict()
+        assert all(torch.equal(value, expected[key]) for key, value in network.state_dict().items()), name
+
+
+def test_examples_are_some_of_a_part_and_always_the_same(folder, root):
+    run = saved_network(folder)
+    some = run.examples("train", 10, root)
+    assert len(some) == 10
+    whole = run.examples("train", 10**6, root).ids.tolist()
+    positions = [whole.index(i) for i in some.ids]
+    assert positions == sorted(positions) != list(range(10))
+    assert some.ids.tolist() == run.examples("train", 10, root).ids.tolist()
+    with pytest.raises(ValueError, match=r"fmnist-mnist has no part 'trian'; did you mean 'train'\?"):
+        run.examples("trian", 10, root)
