@@ -17,6 +17,7 @@ from samphire.statistics import (
     lower,
     not_higher,
     paired,
+    raised,
     rising,
 )
 
@@ -132,6 +133,18 @@ def test_many_steps_must_each_be_clearer_than_one():
     barely = step(0.025)  # 2.5 errors: clear for one step (2.26), not for twenty (4.0)
     assert falling([barely], step(-0.1)) == "contradicted"
     assert falling([barely] * 20, step(-0.1)) == "holds"
+
+
+def test_steps_that_rise_are_named_and_those_that_mostly_collapsed_are_not():
+    lost = Difference(Estimate(0.1, TINY, 4), 9)
+    assert raised([step(0.1), step(-0.1), step(0.1, WIDE), lost]) == [True, False, False, False]
+    assert falling([lost], step(-0.1)) == "holds"
+
+
+def test_two_columns_of_the_same_runs_can_be_compared():
+    both = [{"seed": s, "real": 0.5 + 0.1 * s, "phantom": 0.25 + 0.1 * s} for s in range(3)]
+    assert paired(both, both, ("real", "phantom")).estimate.mean == pytest.approx(-0.25)
+    assert paired(both, both[::-1], ("phantom", "real")).estimate.mean == pytest.approx(0.25)
 
 
 def test_every_public_name_is_there():

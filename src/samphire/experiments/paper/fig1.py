@@ -72,10 +72,10 @@ def row(result: Result) -> Row:
 
 
 def nearest_error(chi: float, seed: int, **variant: Any) -> float:
-    """Error of the nearest neighbour on the hard feature alone: 3000 points known, 600 asked."""
+    """Error of the nearest neighbor on the hard feature alone: 3000 points known, 600 tested."""
     x, y = synthetic.toy(3600, chi, generator=generator(seed, "nearest"), **variant)
-    known, asked = x[:3000, 2:], x[3000:, 2:]
-    nearest = torch.cdist(asked, known).argmin(1)
+    known, tested = x[:3000, 2:], x[3000:, 2:]
+    nearest = torch.cdist(tested, known).argmin(1)
     return float((y[:3000][nearest] != y[3000:]).double().mean())
 
 
@@ -121,7 +121,7 @@ def _nearest(rows: list[Row], name: str) -> Estimate:
 
 
 def plots(rows: list[Row]) -> list[Any]:
-    """The data, and what the networks made of them."""
+    """The data, and what the networks learned of them."""
     seed = typical_seed(rows)
     return [_plot_data(rows, seed), _plot_planes([row for row in rows if row["seed"] == seed])]
 

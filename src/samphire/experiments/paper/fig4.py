@@ -181,7 +181,7 @@ FIG4 = Experiment(
         "The text says that LSAM decreases the rate “for each feature”; read: for the easy feature.",
         "Part: v_hard/(|v_easy|+|v_hard|), which is the paper's as long as both are positive; with ρ = 2 the phantom "
         "easy weight is not, on some batches.",
-        "Both factors are mostly below 1, because a phantom step lowers every weight whose feature helps: "
+        "Both factors are mostly below 1, because a phantom step lowers the weight of every feature that helps: "
         "ṽ = v − ρ(A, H)/|(A, H)|, and H = E[λ y Φ_hard] is positive on most batches. What rises is the hard "
         "feature's rate relative to the easy one's.",
     ),

@@ -5,21 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import importance_weights as weights
 from samphire.experiments.rows import Row, by
 
 __all__ = ["FIG5_TOY"]
 
 
-def tables(rows: list[Row]) -> list[report.Table]:
-    """Gini coefficient and effective sample size."""
-    return [weights.uniformity_table(weights.checkpoints(rows, weights.SHOWN))]
-
-
 def plots(rows: list[Row]) -> list[Any]:
     """One panel for each head."""
-    groups = by(weights.checkpoints(rows, weights.SHOWN), "setting")
+    groups = by(rows, "setting")
     with report.figure(1, len(groups), size=(4.2 * len(groups), 4.2), squeeze=False) as (figure, axes):
         for panel, (setting, group) in zip(axes[0], groups.items(), strict=True):
             weights.draw_lorenz(panel, group)
@@ -30,26 +24,17 @@ def plots(rows: list[Row]) -> list[Any]:
     return [figure]
 
 
-def claims(rows: list[Row]) -> list[report.Claim]:
-    """Within a checkpoint, and across algorithms."""
-    return weights.uniformity_claims(weights.checkpoints(rows, weights.SHOWN))
-
-
-FIG5_TOY = Experiment(
+FIG5_TOY = weights.toy_figure(
     name="fig5-toy",
     title="Figure 5, the toy: at the phantom parameter the importance weights are spread more evenly.",
-    source="the paper",
     says="Lorenz curves of the importance weights: within an LSAM checkpoint the weights at the phantom parameter "
     "are closer to uniform than those at the real one, and so are LSAM's (phantom) against those of an SGD "
     "checkpoint (real).",
-    scales=weights.SCALES,
-    runs=weights.runs,
-    compute=weights.COMPUTE,
-    tables=tables,
+    epoch=weights.SHOWN,
+    table=weights.uniformity_table,
     plots=plots,
-    claims=claims,
+    claims=weights.uniformity_claims,
     notes=(
-        *weights.NOTES,
         f"The checkpoint is that of epoch {weights.SHOWN}; the paper says only that training is incomplete. The "
         "second comparison depends on the epoch: see figure 8.",
         "Curves start from the least weight, as usual; the paper's words (the top k) would put them above the "

@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import importance_weights as weights
 from samphire.experiments.rows import Row, by
 
-__all__ = ["COLUMNS", "FIG6_TOY"]
+__all__ = ["COLUMNS", "FIG6_TOY", "FIT_NOTES"]
 
 COLUMNS = {"real": "real, λ", "phantom": "phantom, λ̃", "ratio": "gain in share, λ̃/λ"}
-
-
-def tables(rows: list[Row]) -> list[report.Table]:
-    """Shares and rank correlations."""
-    return [weights.fit_table(weights.checkpoints(rows, weights.SHOWN))]
+FIT_NOTES = (
+    f"The checkpoint is that of epoch {weights.SHOWN}; bins are 1 wide in the easy and 0.5 in the hard contribution.",
+    "Captions 6 and 9 print y v_easy Φ_hard for the hard contribution; read y v_hard Φ_hard.",
+    "By itself a poor hard fit does not raise the weight: that needs E[λ y Φ_hard] ≤ 0. It does among points of "
+    "equal real weight (P3), which is the form that holds.",
+)
 
 
 def plots(rows: list[Row]) -> list[Any]:
     """A figure for each head."""
-    return [_plot(group) for group in by(weights.checkpoints(rows, weights.SHOWN), "setting").values()]
+    return [_plot(group) for group in by(rows, "setting").values()]
 
 
 def _plot(rows: list[Row]) -> Any:
@@ -41,30 +41,15 @@ def _plot(rows: list[Row]) -> Any:
     return figure
 
 
-def claims(rows: list[Row]) -> list[report.Claim]:
-    """Which points the phantom parameter weights more."""
-    return weights.fit_claims(weights.checkpoints(rows, weights.SHOWN))
-
-
-FIG6_TOY = Experiment(
+FIG6_TOY = weights.toy_figure(
     name="fig6-toy",
     title="Figure 6, the toy: LSAM gives more weight to points that the easy feature fits well and the hard one "
     "poorly.",
-    source="the paper",
     says="Points that the easy feature fits poorly are assigned less importance by SAM, points that the hard feature "
     "fits poorly more: LSAM up-weights what is well fit by the easy but poorly fit by the hard feature.",
-    scales=weights.SCALES,
-    runs=weights.runs,
-    compute=weights.COMPUTE,
-    tables=tables,
+    epoch=weights.SHOWN,
+    table=weights.fit_table,
     plots=plots,
-    claims=claims,
-    notes=(
-        *weights.NOTES,
-        f"The checkpoint is that of epoch {weights.SHOWN}; bins are 1 wide in the easy and 0.5 in the hard "
-        "contribution.",
-        "Captions 6 and 9 print y v_easy Φ_hard for the hard contribution; read y v_hard Φ_hard.",
-        "By itself a poor hard fit does not raise the weight: that needs E[λ y Φ_hard] ≤ 0. It does among points of "
-        "equal real weight (P3), which is the form that holds.",
-    ),
+    claims=weights.fit_claims,
+    notes=FIT_NOTES,
 )

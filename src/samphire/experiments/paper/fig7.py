@@ -52,7 +52,7 @@ def runs(config: Config) -> list[ToyConfig]:
 
 
 def _heads(rows: list[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
-    """The algorithms by kind of head; the pair, whose network never sees the head, is the same for both."""
+    """The algorithms by kind of head; the pair is the same for both: its network never sees the head."""
     pair = [row for row in rows if row["algorithm"] == "both"]
     for trained in (True, False):
         group = [row for row in rows if row["train_head"] == trained]
@@ -191,9 +191,9 @@ FIG7 = Experiment(
     notes=(
         "The paper places LSAM at the mean of v_hard/v_easy, which it says is constant; the phantom ratio is meant. "
         "We take its median over training, since ṽ_easy can pass zero.",
-        "The interventions replace the gradient of the network only; what the head does meanwhile is not said. Shown "
-        "are a head that follows its ordinary gradient and one that stays at (1, 1). The pair is the same for both, "
-        "as its network never sees the head.",
+        "The interventions replace the gradient of the network only; the paper does not say what the head does. "
+        "Shown are a head that follows its ordinary gradient and one that stays at (1, 1). The pair is the same for "
+        "both, as its network never sees the head.",
         "v*_easy = 1 as printed, so a larger ratio is a larger head. LSAM reaches the same ratio with a smaller "
         "ṽ_easy: at equal ratio the heads differ in size.",
         toy.SPIRAL,

@@ -5,21 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import importance_weights as weights
 from samphire.experiments.rows import Row, by
 
 __all__ = ["FIG8_TOY"]
 
 
-def tables(rows: list[Row]) -> list[report.Table]:
-    """Gini coefficient and effective sample size."""
-    return [weights.uniformity_table(weights.checkpoints(rows))]
-
-
 def plots(rows: list[Row]) -> list[Any]:
     """A row of panels for each head, a column for each epoch."""
-    groups = by(weights.checkpoints(rows), "setting", "epoch")
+    groups = by(rows, "setting", "epoch")
     settings, epochs = (list(dict.fromkeys(key[i] for key in groups)) for i in (0, 1))
     size = (2.1 * len(epochs) + 0.4, 2.2 * len(settings) + 0.8)
     with report.figure(len(settings), len(epochs), size, squeeze=False, sharex=True, sharey=True) as (figure, axes):
@@ -36,24 +30,15 @@ def plots(rows: list[Row]) -> list[Any]:
     return [figure]
 
 
-def claims(rows: list[Row]) -> list[report.Claim]:
-    """Within a checkpoint, and across algorithms, at every epoch."""
-    return weights.uniformity_claims(weights.checkpoints(rows))
-
-
-FIG8_TOY = Experiment(
+FIG8_TOY = weights.toy_figure(
     name="fig8-toy",
     title="Figure 8, the toy: the phantom weights are spread more evenly throughout training.",
-    source="the paper",
     says="Figure 5 over several checkpoints: the phantom weights stay more uniform for the duration of training.",
-    scales=weights.SCALES,
-    runs=weights.runs,
-    compute=weights.COMPUTE,
-    tables=tables,
+    epoch=None,
+    table=weights.uniformity_table,
     plots=plots,
-    claims=claims,
+    claims=weights.uniformity_claims,
     notes=(
-        *weights.NOTES,
         "The paper does not say which epochs it shows.",
         "Late in training with a trained head LSAM's phantom weights are no longer more uniform than SGD's real "
         "ones. By then LSAM's head is larger and its margins are spread wider; we have not separated the two. With "

@@ -5,22 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import importance_weights as weights
-from samphire.experiments.paper.fig6_toy import COLUMNS, FIG6_TOY
+from samphire.experiments.paper.fig6_toy import COLUMNS, FIT_NOTES
 from samphire.experiments.rows import Row, by
 
 __all__ = ["FIG9_TOY"]
 
 
-def tables(rows: list[Row]) -> list[report.Table]:
-    """Shares and rank correlations."""
-    return [weights.fit_table(weights.checkpoints(rows))]
-
-
 def plots(rows: list[Row]) -> list[Any]:
     """A figure for each head: LSAM's weights, a column for each epoch."""
-    lsam = [row for row in weights.checkpoints(rows) if row["algorithm"] == "LSAM"]
+    lsam = [row for row in rows if row["algorithm"] == "LSAM"]
     return [_plot(group) for group in by(lsam, "setting").values()]
 
 
@@ -42,21 +36,13 @@ def _plot(rows: list[Row]) -> Any:
     return figure
 
 
-def claims(rows: list[Row]) -> list[report.Claim]:
-    """Which points the phantom parameter weights more, at every epoch."""
-    return weights.fit_claims(weights.checkpoints(rows))
-
-
-FIG9_TOY = Experiment(
+FIG9_TOY = weights.toy_figure(
     name="fig9-toy",
     title="Figure 9, the toy: which points LSAM gives more weight, over the duration of training.",
-    source="the paper",
     says="Figure 6 over several checkpoints: the trends are consistent across the duration of training.",
-    scales=weights.SCALES,
-    runs=weights.runs,
-    compute=weights.COMPUTE,
-    tables=tables,
+    epoch=None,
+    table=weights.fit_table,
     plots=plots,
-    claims=claims,
-    notes=FIG6_TOY.notes,
+    claims=weights.fit_claims,
+    notes=FIT_NOTES,
 )

@@ -18,7 +18,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from samphire import mechanisms, report
-from samphire.experiments.experiment import train_each
+from samphire.experiments.experiment import Experiment, train_each
 from samphire.experiments.paper.toy import algorithm, head
 from samphire.experiments.rows import JUDGED, Row, by, mean, usable
 from samphire.records import generator
@@ -28,7 +28,7 @@ from samphire.train import Checkpoint, Result, ToyConfig
 __all__ = [
     "BINS", "COMPUTE", "NOTES", "RHOS", "SCALES", "SHOWN", "Bins", "Config",
     "batches", "cells", "checkpoints", "draw_lorenz", "draw_medians", "features", "fit_claims", "fit_limits",
-    "fit_table", "measured", "phantom_weights", "rounded", "row", "runs", "setting", "uniformity_claims",
+    "fit_table", "measured", "phantom_weights", "rounded", "row", "runs", "toy_figure", "uniformity_claims",
     "uniformity_table",
 ]  # fmt: skip
 
@@ -169,14 +169,10 @@ def checkpoints(rows: Iterable[Row], epoch: int | None = None) -> list[Row]:
     for run in rows:
         known = [c for c in run["checkpoints"] if epoch is None or c["epoch"] <= epoch]
         settings = {name: run[name] for name in ("seed", "rho", "train_head", "collapsed")}
-        settings |= {"setting": setting(run["train_head"]), "algorithm": algorithm(run)}
+        place = f"{head(run['train_head'])}, ρ = {RHOS[run['train_head']]:g}"
+        settings |= {"setting": place, "algorithm": algorithm(run)}
         chosen += [settings | checkpoint for checkpoint in (known if epoch is None else known[-1:])]
     return chosen
-
-
-def setting(train_head: bool) -> str:
-    """Head and radius, for titles."""
-    return f"{head(train_head)}, ρ = {RHOS[train_head]:g}"
 
 
 def _trained(rows: Iterable[Row]) -> list[Row]:
@@ -309,7 +305,7 @@ _FIT_CLAIMS: tuple[tuple[str, Change, str, str], ...] = (
         "Minus the rank correlation of log(λ̃/λ) with the hard contribution.",
     ),
     (
-        "Of points with equal real weight, those that the hard feature fits poorly gain weight ({}).",
+        "Among points with equal real weight, those that the hard feature fits poorly gain weight ({}).",
         lambda rows: -usable(rows, "gain_hard_matched"),
         "not separated",
         "As before, but the partial correlation at equal λ: our form of the claim (P3).",
@@ -353,3 +349,41 @@ def _mean_grid(rows: list[Row], which: str, bins: Bins) -> Tensor:
             total[i, j] += math.log({"real": real, "phantom": phantom, "ratio": ratio}[which])
             count[i, j] += 1
     return (total / count).exp()
+
+
+def toy_figure(
+    *,
+    name: str,
+    title: str,
+    says: str,
+    epoch: int | None,
+    table: Callable[[list[Row]], report.Table],
+    plots: Callable[[list[Row]], Sequence[Any]],
+    claims: Callable[[list[Row]], Sequence[report.Claim]],
+    notes: tuple[str, ...],
+) -> Experiment:
+    """A figure of the toy's importance weights.
+
+    Args:
+        name: Of the experiment.
+        title: One line.
+        says: What the paper reports.
+        epoch: The checkpoint to show; None for all.
+        table: From rows of checkpoints.
+        plots: From rows of checkpoints.
+        claims: From rows of checkpoints.
+        notes: Beside those that all four figures have.
+    """
+    return Experiment(
+        name=name,
+        title=title,
+        source="the paper",
+        says=says,
+        scales=SCALES,
+        runs=runs,
+        compute=COMPUTE,
+        tables=lambda rows: [table(checkpoints(rows, epoch))],
+        plots=lambda rows: plots(checkpoints(rows, epoch)),
+        claims=lambda rows: claims(checkpoints(rows, epoch)),
+        notes=(*NOTES, *notes),
+    )

@@ -25,7 +25,7 @@ from samphire.train import Checkpoint, Result, ToyConfig
 
 __all__ = ["THEORY"]
 
-RHO = 1.0  # also where SGD's checkpoints are asked what a phantom step would do
+RHO = 1.0  # also of the phantom step that is measured at SGD's checkpoints
 EPOCHS = (0, 1, 5, 20, 50)
 SAM_RHOS, SAM_BATCH = (0.1, 0.01, 0.001), 50  # a batch of 50: its mean error evens out the kinks of ReLU
 SCALE, MARGIN = 2.0, 3.0  # of the easy feature, and total: P4
