@@ -1,4 +1,4 @@
-"""Figures 5, 6, 8 and 9 of CelebA and Waterbirds: on small trees, from made-up rows, and a checkpoint in numbers."""
+"""Figures 5, 6, 8 and 9 of CelebA and Waterbirds: on small trees, from rows written by hand, and a checkpoint in numbers."""
 
 import copy
 import csv
@@ -33,7 +33,7 @@ def names(data):
 
 
 def write_tree(root, data):
-    """A list and images whose upper half shows the attribute and whose lower half the label."""
+    """A list and images: the upper half shows the attribute, the lower half the label."""
     folder = root / FOLDERS[data]
     folder.mkdir()
     draw, lines = np.random.default_rng(0), []
@@ -156,7 +156,7 @@ def net(parts):
 @pytest.mark.parametrize("batch_norm", ["train", "eval"])
 def test_a_checkpoint_has_the_numbers_of_its_network(net, parts, batch_norm):
     pair = Pair("waterbirds", (1,), rho=0.4, batch_norm=batch_norm, settings=(("batch", 16),))
-    found = image_weights.checkpoint(pair, net, parts, ("bird", "place"))
+    row = image_weights.checkpoint(pair, net, parts, ("bird", "place"))
     real, phantom, order = (torch.empty(0) for _ in range(3))
     for batch in batches(70, 16):
         model = copy.deepcopy(net)
@@ -172,17 +172,15 @@ def test_a_checkpoint_has_the_numbers_of_its_network(net, parts, batch_norm):
         order = torch.cat([order, torch.as_tensor(batch)])
     assert sorted(order.tolist()) == list(range(70))
     for name, lam in (("real", real), ("phantom", phantom)):
-        assert found[f"gini_{name}"] == pytest.approx(gini(lam), rel=1e-4)
-        assert found["batches"][f"gini_{name}"] == pytest.approx(
-            [gini(part) for part in lam[:64].split(16)], rel=1e-3
-        )
-        assert found[f"mean_{name}"] == pytest.approx(float(lam.mean()), rel=1e-4)
-    assert found["train_error"] == pytest.approx(float((real > 0.5).float().mean()))
+        assert row[f"gini_{name}"] == pytest.approx(gini(lam), rel=1e-4)
+        assert row["batches"][f"gini_{name}"] == pytest.approx([gini(part) for part in lam[:64].split(16)], rel=1e-3)
+        assert row[f"mean_{name}"] == pytest.approx(float(lam.mean()), rel=1e-4)
+    assert row["train_error"] == pytest.approx(float((real > 0.5).float().mean()))
     easy, hard = contributions(net, parts, order.long())
     mine = (easy > easy.sort().values[34]) & (hard < hard.sort().values[34])
-    assert found["share_phantom"] == pytest.approx(float(phantom[mine].sum() / phantom.sum()), rel=1e-4)
-    assert len(found["cells"]) > 10
-    for i, j, median, _ in found["cells"]:
+    assert row["share_phantom"] == pytest.approx(float(phantom[mine].sum() / phantom.sum()), rel=1e-4)
+    assert len(row["cells"]) > 10
+    for i, j, median, _ in row["cells"]:
         inside = (cell_of(easy) == i) & (cell_of(hard) == j)
         assert median == pytest.approx(float(real[inside].quantile(0.5)), rel=1e-3)
 
@@ -213,10 +211,10 @@ def test_contributions_beyond_the_bins_count_in_the_outermost(net, parts, monkey
     edges = torch.linspace(-1, 1, 3).double()
     monkeypatch.setattr(image_weights, "BINS", (edges, edges))
     pair = Pair("waterbirds", (1,), settings=(("batch", 70),))
-    found = image_weights.checkpoint(pair, net, parts, ("bird", "place"))
+    row = image_weights.checkpoint(pair, net, parts, ("bird", "place"))
     easy, hard = contributions(net, parts, torch.arange(70))
     quadrants = {(int(e >= 0), int(h >= 0)) for e, h in zip(easy, hard, strict=True)}
-    assert {(i, j) for i, j, *_ in found["cells"]} == quadrants
+    assert {(i, j) for i, j, *_ in row["cells"]} == quadrants
     assert easy.abs().max() > easy.square().mean().sqrt()
 
 
@@ -227,7 +225,7 @@ def test_easy_is_what_sgd_has_learned_better():
     assert table.rows[1][3] == 0.3  # SAM's own order does not matter
 
 
-# Rows as a figure gets them, made up
+# Rows written by hand
 
 
 def pair_rows(seeds, collapsed=False, **changes):

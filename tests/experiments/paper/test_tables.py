@@ -20,7 +20,7 @@ def run(rule, seed, test, easy, hard, lr=0.05, rho=0.1, state="done"):
 
 
 def block(data="cifar-mnist", hard=(0.14, 0.15, 0.13, 0.14), gain=(0.02, 0.03, 0.01, 0.02)):
-    """SGD, SAM better by the gain in each seed, and LSAM the same as SGD but for a changing sign."""
+    """SGD, SAM better by the gain in each seed, and LSAM alternately above and below SGD."""
     sgd = [run("sgd", seed, 0.001, 0.002, e) for seed, e in enumerate(hard)]
     sam = [run("sam", seed, 0.001, 0.002, e - g) for seed, (e, g) in enumerate(zip(hard, gain, strict=True))]
     lsam = [run("lsam", seed, 0.001, 0.002, e + 0.01 * (-1) ** seed) for seed, e in enumerate(hard)]
@@ -254,4 +254,4 @@ def test_tuned_and_repeated_end_to_end(tmp_path, monkeypatch, name, tree):
     experiments.reproduce(
         [name], scale="tiny", out=tmp_path / "out", data_root=root, progress=lambda *a: seen.append(a)
     )
-    assert seen[-1][1] == seen[-1][2]  # also if every training was there already
+    assert seen[-1][1] == seen[-1][2]  # also if every training is stored

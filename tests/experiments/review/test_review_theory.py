@@ -101,8 +101,8 @@ def plane(w):
 @pytest.mark.parametrize("rho", [0.0, 1e-5, 0.1])
 def test_the_step_in_the_plane_is_sams(rho):
     w = np.array([[1.8, 1.1], [0.3, -0.4], [1.0, 0.7]])
-    found = fig2.descend(w, np.array(rho), 30)
-    for start, end in zip(w, found, strict=True):
+    ends = fig2.descend(w, np.array(rho), 30)
+    for start, end in zip(w, ends, strict=True):
         np.testing.assert_allclose(end, reference(plane, rho, torch.tensor(start), 0.1, 30), atol=1e-13)
 
 

@@ -245,7 +245,7 @@ def checkpoints(rows: Iterable[Row], middle: bool) -> list[Row]:
 
 
 def judged_by(rows: list[Row]) -> list[Row]:
-    """What claims count: the rows themselves if there are three seeds or more, else each of their batches."""
+    """What claims count: the rows if they have three seeds or more, else each of their batches."""
     if len({row["seed"] for row in rows}) > 2:
         return rows
     return [
@@ -256,7 +256,7 @@ def judged_by(rows: list[Row]) -> list[Row]:
 
 
 def features_table(rows: Iterable[Row]) -> report.Table:
-    """Which feature is easy and which is hard, and what the other algorithm made of them."""
+    """Which feature is easy, which is hard, and their probe errors after each algorithm."""
     lines = []
     for pair in (pair for pair in rows if not pair["collapsed"]):
         easy, hard = by_probe_error(pair["probe"]["SGD"])

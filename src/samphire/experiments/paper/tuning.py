@@ -72,7 +72,7 @@ class Tuning:
         return [replace(config, seed=seed) for seed in range(1, self.seeds) for config in again]
 
     def expected_repeats(self) -> list[Config]:
-        """As many repeats as there will be, before it is known which setting of a rule is best."""
+        """Stand-ins for the repeats, equal in number, before the best setting of each rule is known."""
         return self.repeats({config.rule: config for config in self.grid()}.values())
 
     @property

@@ -300,7 +300,7 @@ def _counterexample(rows: list[Row]) -> report.Claim:
     return report.Claim(
         "The printed bound needs no condition on η₀ but ρ₀ ≤ Gη₀.",
         fact(not broken),
-        ours=shown or "no violation found",
+        ours=shown or "no violation",
         paper="none stated",
         detail="On Huber's function, without noise and climb.",
     )
