@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 import warnings
@@ -29,7 +28,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from samphire import data
+from samphire import data, records
 from samphire.data.split import Split
 from samphire.models import small_cnn
 from samphire.probes import Linear, features, probe
@@ -167,8 +166,7 @@ def main() -> None:
             problems["FMNIST-MNIST (its ratio must be >= 5)"] = measure(*real_features(args.root), args.rounds)
     report = {
         "load of the machine, before and after": [before, os.getloadavg()[0]],
-        "machine": f"{_cpu()}, numpy {np.__version__}, scikit-learn {sklearn.__version__}, "
-        f"Python {platform.python_version()}, one thread",
+        "machine": records.provenance() | {"scikit-learn": sklearn.__version__},
         "rounds": args.rounds,
     } | problems
     print(json.dumps(report, indent=2))
@@ -179,12 +177,6 @@ def main() -> None:
 def _spread(values: list[float]) -> list[float]:
     low, middle, high = statistics.quantiles(values, n=4)
     return [round(middle, 3), round(low, 3), round(high, 3)]
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]} x {len(names)}" if names else platform.processor()
 
 
 if __name__ == "__main__":
