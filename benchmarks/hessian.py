@@ -6,7 +6,7 @@ Both use the same Hessian-vector products and stop at the same residual, |Hv - l
 five eigenvalues. In every repetition (another start) ours runs first, then the peer, which is PyHessian's method. The
 peer is stopped when it has taken ``GIVE_UP`` times our seconds: its ratio then is an upper limit, and the eigenvalues
 it had by then are counted. Seconds are CPU time of one thread. The network has been trained for a while on images
-made here, two kinds of noisy stripes.
+drawn here, two kinds of noisy stripes.
 """
 
 from __future__ import annotations
@@ -51,26 +51,28 @@ def trained(x: Tensor, y: Tensor, generator: torch.Generator) -> nn.Module:
     return model
 
 
-def power_iteration(of: Landscape, seed: int, limit: float) -> tuple[list[float], int]:
-    """Eigenvalues found within the limit of seconds, largest magnitude first, and the products that took."""
-    start, found, vectors, products = time.process_time(), [], [], 0
+def power_iteration(landscape: Landscape, seed: int, limit: float) -> tuple[list[float], int]:
+    """Eigenvalues within a limit of seconds, largest magnitude first, and the products they took."""
+    start, products = time.process_time(), 0
+    values: list[float] = []
+    vectors: list[Vector] = []
     for i in range(K):
-        v = randn_like(of.w, 1000 * seed + i)
+        v = randn_like(landscape.w, 1000 * seed + i)
         while True:
             for known in vectors:
                 v = v - dot(v, known) * known
             v = unit(v)
-            (h,) = of.products([v])
+            (h,) = landscape.products([v])
             products += 1
             value = dot(v, h)
             if norm(h - value * v) <= TOL * abs(value):
-                found.append(value.item())
+                values.append(value.item())
                 vectors.append(v)
                 break
             if time.process_time() - start > limit:
-                return found, products
+                return values, products
             v = Vector(h.dense())
-    return found, products
+    return values, products
 
 
 def main() -> None:
@@ -81,14 +83,14 @@ def main() -> None:
     n, repetitions = (200, 3) if args.quick else (2000, 3)
     generator = torch.Generator().manual_seed(0)
     x, y = images(n, generator)
-    of = Landscape.of(
+    landscape = Landscape.of(
         trained(x, y, generator), nn.functional.cross_entropy, list(zip(x.split(100), y.split(100), strict=True))
     )
-    print(of, flush=True)
+    print(landscape, flush=True)
     rows: list[dict[str, Any]] = []
     for seed in range(repetitions):
-        ours, seconds = timed(partial(eigenvalues, of, K, tol=TOL, seed=seed), time.process_time)
-        (theirs, products), peer = timed(partial(power_iteration, of, seed, GIVE_UP * seconds), time.process_time)
+        ours, seconds = timed(partial(eigenvalues, landscape, K, tol=TOL, seed=seed), time.process_time)
+        (theirs, products), peer = timed(partial(power_iteration, landscape, seed, GIVE_UP * seconds), time.process_time)
         rows.append(
             {
                 "ours": {

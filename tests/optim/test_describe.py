@@ -44,29 +44,6 @@ def test_the_page_has_every_rule_with_its_settings_and_reference(described):
     assert "``" not in text.replace("```math", "").replace("\n```\n", "\n")
 
 
-def test_the_command_writes_page_and_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "STEPS", 2)
-    result = runner.invoke(cli.app, ["rules", "--page", str(tmp_path / "new")])
-    assert result.exit_code == 0
-    assert (tmp_path / "new" / "rules.md").read_text() == (DOCS / command.PAGE).read_text()
-    assert (tmp_path / "new" / "rules.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_table_and_json_have_the_same_rules(described):
-    rows = [json.loads(line) for line in runner.invoke(cli.app, ["rules", "--json"]).stdout.splitlines()]
-    assert [row["name"] for row in rows] == list(optim.RULES)
-    assert {row["name"]: row["memory"] for row in rows} == {name: d.memory for name, d in described.items()}
-    assert rows[0] | {"settings": ""} == {
-        "name": "sam",
-        "paper": "Foret et al. 2021",
-        "passes": 2.0,
-        "memory": 0.0,
-        "perturbs": "all parameters",
-        "summary": "Sharpness-aware minimization: descend along the gradient one step uphill.",
-        "settings": "",
-    }
-
-
 # By driving
 
 

@@ -35,8 +35,8 @@ def refresh_batchnorm(model: nn.Module, data: Iterable[Any]) -> None:
     that stays high) is made of torch's parts.
 
     Args:
-        model: The model whose statistics are replaced, such as an averaged one; one without BatchNorm stays as it is.
-        data: Batches: inputs, or tuples whose first entry is the input.
+        model: For instance an averaged one; a model without BatchNorm stays as it is.
+        data: Batches: inputs, or tuples with the input first.
 
     Example:
         >>> from samphire.optim import SharpnessAware
@@ -166,7 +166,7 @@ class SWAD:
         https://arxiv.org/abs/2102.08604
 
     Differences:
-        As in the paper's algorithm, but that it would average from the first step if no start is found; the
+        As in the paper's algorithm, except that it would average from the first step if it finds no start; the
         released code would take the steps before the last evaluation. That code also begins up to
         ``n_e - n_s - 1`` evaluations before the optimum, weighs segments rather than steps equally, counts the
         optimum's twice or three times, and by default leaves BatchNorm (frozen there) alone.
@@ -185,7 +185,7 @@ class SWAD:
 
     @property
     def done(self) -> bool:
-        """Whether the end has been found; training longer changes nothing."""
+        """Whether the valley has ended; training longer has no effect."""
         return self.valley.end is not None
 
     def update(self) -> None:

@@ -26,8 +26,8 @@ class GroupDRO(nn.Module):
               \qquad q \leftarrow q / \textstyle\sum_g q_g, \qquad L = \sum_g q_g\, \ell_g.
 
     A group that is absent from the batch is multiplied by 1 and takes part in the normalization only, so the ratios
-    between absent groups stay; it adds nothing to L. So does a group whose loss is not finite. Groups without any
-    training example have :math:`q_g = 0`. With ``eta=0`` L is the plain mean over groups.
+    between absent groups stay; it adds nothing to L. The same holds for a group with a loss that is not finite.
+    Groups without any training example have :math:`q_g = 0`. With ``eta=0`` L is the plain mean over groups.
 
     The published recipe samples groups evenly (:func:`samphire.baselines.balanced_sampler`) and
     regularizes strongly (Waterbirds: learning rate 1e-5, weight decay 1; CelebA: 1e-5, 0.1) or stops early.

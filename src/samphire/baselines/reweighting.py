@@ -108,7 +108,7 @@ def balanced_sampler(
 
     Args:
         groups: Group of each example of the training set.
-        n: Draws per epoch; as many as there are examples unless given.
+        n: Draws per epoch; the number of examples unless given.
         generator: Source of randomness; torch's global one unless given.
 
     Example:

@@ -101,7 +101,7 @@ class SAF(nn.Module):
         self.register_buffer("epochs", torch.full((lag + 1, examples), -1, dtype=torch.int32))
 
     def forward(self, logits: Tensor, ids: Tensor, epoch: int) -> Tensor:
-        """The term for a batch, whose logits are remembered.
+        """The term for a batch; its logits are remembered.
 
         Args:
             logits: (n, classes).
@@ -199,7 +199,7 @@ class MESA(nn.Module):
         """The term for a batch.
 
         Args:
-            logits: What the model made of the batch (n, classes).
+            logits: Of the model for the batch (n, classes).
             x: The batch, as the model was given it.
             epoch: The epoch, counted from 0.
         """

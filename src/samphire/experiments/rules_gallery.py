@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from samphire import optim, report
-from samphire.optim.describe import describe, in_use, page
+from samphire.optim.describe import describe, page
+from samphire.optim.rules import rule_for_run
 from samphire.records import write_atomic
 
 __all__ = ["path", "picture", "write"]
@@ -82,9 +83,9 @@ def _shown() -> Iterator[tuple[str, Any]]:
     """The rules of the picture, all with one radius."""
     yield "sgd", None
     for name in optim.RULES:
-        rule = in_use(name, STEPS, BATCH)
+        rule = rule_for_run(name, STEPS, BATCH)
         climbs = hasattr(rule, "rho") or hasattr(rule, "rule")
-        yield name, in_use(name, STEPS, BATCH, rho=RADIUS) if climbs else rule
+        yield name, rule_for_run(name, STEPS, BATCH, rho=RADIUS) if climbs else rule
 
 
 def picture() -> Any:

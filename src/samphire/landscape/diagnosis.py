@@ -45,7 +45,7 @@ def _differ(losses: Sequence[float]) -> bool:
 
 
 def _random_part(evaluate: Evaluate, w: Weights, batch: Any) -> str:
-    """The innermost layer whose output differs between two passes, in words."""
+    """The innermost layer with outputs that differ from pass to pass, in words."""
     if not isinstance(evaluate, ModelLoss):
         return "the function"
     outputs: list[tuple[str, nn.Module, Tensor]] = []

@@ -59,7 +59,7 @@ class Eigenvalues:
         else:
             meaning = "None is positive: the loss curves up in no direction."
         return (
-            f"Curvatures {listed}. {meaning} They tell of a few directions and not of the others, grow with the "
+            f"Curvatures {listed}. {meaning} They describe a few directions and not the others, grow with the "
             "scale of the loss, and shrink when weights are scaled up."
         )
 
@@ -207,8 +207,8 @@ class Density:
 def density(landscape: Landscape, steps: int = 40, samples: int = 8, seed: int = 0) -> Density:
     r"""The spectral density of the Hessian by stochastic Lanczos quadrature.
 
-    For a random unit z, ``steps`` of Lanczos give a tridiagonal matrix whose eigenvalues are the nodes and whose
-    eigenvectors' first entries, squared, are the weights: Gauss quadrature, exact for :math:`z^\top H^p z` as long as
+    For a random unit z, ``steps`` of Lanczos give a tridiagonal matrix. Its eigenvalues are the nodes, and the
+    squared first entries of its eigenvectors the weights: Gauss quadrature, exact for :math:`z^\top H^p z` as long as
     p is below twice the steps.
 
     Args:

@@ -280,7 +280,7 @@ class Landscape:
         return f"Landscape({data}{self.dimension} weights, loss {self.loss:.4g}{', ' * bool(self.state)}{self.state})"
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches for a caller whose own random numbers must not shift: a DataLoader draws some."""
+        """The batches; a DataLoader draws random numbers, which must not shift those of the caller."""
         with self.evaluate.undisturbed():
             batches = iter(self.batches)
         while True:

@@ -42,7 +42,7 @@ class Sharpness:
         one_step: The rise at SAM's own point, :math:`u = \rho g/\|g\|`.
         worst: The largest rise found, at least ``one_step`` and 0: a lower bound of :math:`\kappa_\rho`.
         traces: The rise after each step of each ascent; the first ascent starts at SAM's point.
-        point: Where it was found, as a displacement ``u``.
+        point: Its displacement ``u``.
     """
 
     rho: float

@@ -85,7 +85,7 @@ def softmax_regression(
     axes of ``x`` (at most n of them). There the Hessian is nearly :math:`c\,s_j/n + \lambda` on axis j
     (:math:`s_j` the axis' sum of squares, c the mean curvature of the loss): dividing the axes by its root leaves
     L-BFGS a problem of small condition number, from one penalty's optimum to the next smaller one's. The weights of
-    all classes sum to zero, so there is one set fewer to find. Most iterations take products in single precision;
+    all classes sum to zero, so one set fewer is sought. Most iterations take products in single precision;
     the last ones, and the result, are float64.
 
     Args:
@@ -106,8 +106,8 @@ def softmax_regression(
         0.0
 
     Differences:
-        Always the softmax, also of two classes: there W_1 - W_0 has half the penalty it has in scikit-learn's binary
-        form, which at C is this at :math:`\lambda = 2/(nC)`; with more classes :math:`\lambda = 1/(nC)`.
+        Always the softmax, also for two classes. W_1 - W_0 then has half the penalty of scikit-learn's binary form,
+        which at C is this at :math:`\lambda = 2/(nC)`; with more classes :math:`\lambda = 1/(nC)`.
     """
     n = len(x)
     missing = np.setdiff1d(np.arange(classes), y)

@@ -64,7 +64,7 @@ def probe(
         resamples: How many.
         l2: The grid of :math:`\lambda`, for the mean loss.
         per_group: Examples of each group in a resample, an even number; the smallest group's unless given.
-        shuffle_labels: Train on the feature's values in random order: the control whose error must be that of
+        shuffle_labels: Train on the feature's values in random order: a control; its error must be that of
             guessing, whatever the features.
         seed: Of the draws, which depend on the groups alone: probes of other features, networks and layers
             see the same examples.
@@ -117,9 +117,9 @@ def probes(
 
     Args:
         train_features: As for :func:`probe`.
-        train_split: As there.
-        test_features: As there.
-        test_split: As there.
+        train_split: As for :func:`probe`.
+        test_features: As for :func:`probe`.
+        test_split: As for :func:`probe`.
         progress: Of all features together.
         settings: Of :func:`probe`.
 
@@ -151,15 +151,15 @@ def learning_curve(
     progress: Progress = silent,
     **settings: Any,
 ) -> dict[int, Probe]:
-    """Probe error against training examples per group: would more labels help, or is the feature not there?
+    """Probe error against training examples per group: would more labels help, or is the feature missing?
 
     Args:
         train_features: As for :func:`probe`.
-        train_split: As there.
-        test_features: As there.
-        test_split: As there.
-        feature: As there.
-        sizes: Examples per group; by default halved from the most there are down to 8.
+        train_split: As for :func:`probe`.
+        test_features: As for :func:`probe`.
+        test_split: As for :func:`probe`.
+        feature: As for :func:`probe`.
+        sizes: Examples per group; by default the largest possible, halved again and again down to 8.
         progress: Of all sizes together.
         settings: Of :func:`probe`.
 

@@ -122,7 +122,7 @@ def _logistic(f: Tensor, y: Tensor) -> Tensor:
 
 
 def _radii(rules: Sequence[Rule | None], dtype: torch.dtype) -> Tensor | None:
-    radii = [rho_of(rule) for rule in rules]
+    radii = [None if rule is None else rho_of(rule) for rule in rules]
     return None if None in radii else torch.tensor(radii, dtype=dtype)
 
 

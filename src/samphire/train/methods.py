@@ -13,7 +13,7 @@ from torch import nn
 
 from samphire import probes, records
 from samphire.baselines import reweighting
-from samphire.baselines.losses import GroupDRO
+from samphire.baselines import GroupDRO
 from samphire.data.parts import Parts
 from samphire.optim import last_layer
 from samphire.probes.resampling import halves

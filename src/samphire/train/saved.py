@@ -47,7 +47,7 @@ class SavedNetwork:
     layer: str | None = None
     initial: str | None = None
 
-    def parts(self, root: PathLike, cache: PathLike | None = None, progress: Progress | None = None) -> Parts:
+    def parts(self, root: PathLike, cache: PathLike | None = None, progress: Progress = silent) -> Parts:
         """The examples to judge it on; the training images stay encoded."""
         where: dict[str, Any] = {"size": self.size, "target": self.target, "cache": cache}
         return load_parts(self.data, root, judged_only=True, progress=progress, **where)
@@ -58,7 +58,7 @@ class SavedNetwork:
         n: int,
         root: PathLike,
         cache: PathLike | None = None,
-        progress: Progress | None = None,
+        progress: Progress = silent,
     ) -> Split:
         """At most n random examples of one part, decoded; always the same ones."""
         parts = data.load(self.data, root, **({} if self.target is None else {"target": self.target}))
