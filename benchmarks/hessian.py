@@ -90,7 +90,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for seed in range(repetitions):
         ours, seconds = timed(partial(eigenvalues, landscape, K, tol=TOL, seed=seed), time.process_time)
-        (theirs, products), peer = timed(partial(power_iteration, landscape, seed, GIVE_UP * seconds), time.process_time)
+        (theirs, products), peer = timed(
+            partial(power_iteration, landscape, seed, GIVE_UP * seconds), time.process_time
+        )
         rows.append(
             {
                 "ours": {

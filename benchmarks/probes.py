@@ -29,7 +29,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from samphire import data, records
+from samphire import data
 from samphire.data.split import Split
 from samphire.models import small_cnn
 from samphire.probes import Linear, features, probe

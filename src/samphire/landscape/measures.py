@@ -17,7 +17,7 @@ from samphire.landscape.bound import assumption, bound, wrong_probability
 from samphire.landscape.hessian import density, eigenvalues, trace
 from samphire.landscape.loss import Landscape
 from samphire.landscape.sharpness import average_sharpness, m_sharpness, second_order, sharpness
-from samphire.landscape.surfaces import filter_normalised, line, plane
+from samphire.landscape.surfaces import random_direction, line, plane
 from samphire.progress import Progress, silent
 
 __all__ = ["measure_all"]
@@ -124,7 +124,7 @@ def _group_name(split: Split, digits: tuple[Any, ...]) -> str:
 
 def _surfaces(here: Landscape) -> Measures:
     grid = np.linspace(-1, 1, 11)
-    right, up = (filter_normalised(here, seed) for seed in (0, 1))
+    right, up = (random_direction(here, seed) for seed in (0, 1))
     return {
         "line": lambda: line(here, right, np.linspace(-1, 1, 41)),
         "plane": lambda: plane(here, right, up, grid, grid),

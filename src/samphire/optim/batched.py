@@ -8,7 +8,6 @@ r"""Many small runs as one computation: every tensor has a leading axis, the run
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 

@@ -201,6 +201,6 @@ def _train(
                     kept = {name: t.clone() for name, t in w.items()} if keep_weights else None
                     row.append(Checkpoint(epoch, fleet.evaluate(r, w), kept))
         return [
-            Result(run, tuple(row), *fleet.heads(r), not row[-1].values["loss"] <= fleet.collapsed_above)
+            Result(run, tuple(row), *fleet.heads(r), collapsed=not row[-1].values["loss"] <= fleet.collapsed_above)
             for r, (run, row) in enumerate(zip(runs, rows, strict=True))
         ]

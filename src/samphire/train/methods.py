@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from samphire import probes, records
-from samphire.baselines import reweighting
-from samphire.baselines import GroupDRO
+from samphire.baselines import GroupDRO, reweighting
 from samphire.data.parts import Parts
 from samphire.optim import last_layer
 from samphire.probes.resampling import halves

@@ -17,7 +17,7 @@ from samphire.checks import hint
 from samphire.data.cache import decoded
 from samphire.data.parts import Parts, default_cache, load_parts
 from samphire.data.split import Split
-from samphire.progress import Progress
+from samphire.progress import Progress, silent
 from samphire.train.trained import load_weights
 
 __all__ = ["SavedNetwork", "saved_network"]

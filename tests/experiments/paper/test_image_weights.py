@@ -19,7 +19,6 @@ from samphire.experiments.paper import image_weights
 from samphire.experiments.paper.image_weights import Pair
 from samphire.mechanisms import probed_contribution
 from samphire.models.layers import Normalize
-from samphire.probes import fitted_probe
 from samphire.records import generator
 
 FIGURES = (5, 6, 8, 9)
