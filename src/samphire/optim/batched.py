@@ -8,7 +8,6 @@ r"""Many small runs as one computation: every tensor has a leading axis, the run
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -132,7 +131,7 @@ class ModuleRuns:
 
 
 def _equal_stretches(values: Sequence[float]) -> list[tuple[slice, float]]:
-    """Neighbours of equal value: where they are, and the value."""
+    """Adjacent entries of equal value: where they are, and the value."""
     stretches, start = [], 0
     for value, same in groupby(values):
         stop = start + len(list(same))
