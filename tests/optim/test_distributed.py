@@ -173,7 +173,7 @@ class EachRanksOwn(optim.esam):
 def together(rule):
     """One process that does what ranks with a common perturbation do: the rule, and the order of the examples."""
     if isinstance(rule, optim.esam):
-        return EachRanksOwn(rule.rho, rule.beta, rule.gamma, rule.seed, rule.climb), slice(None)
+        return EachRanksOwn(rule.rho, rule.beta, rule.gamma, rule.seed, climb=rule.climb), slice(None)
     if isinstance(getattr(rule, "rule", None), optim.esam):
         return replace(rule, rule=together(rule.rule)[0]), slice(None)
     return rule, INTERLEAVED

@@ -433,6 +433,8 @@ BAD = [
     (lambda: sharpness_aware_gradient(m_sharpness(1), quadratic, point(1, 1)), "m_sharpness needs to know the size"),
     (lambda: bind(lsam(), nn.Conv2d(1, 1, 1)), "Conv2d has no Linear layer to take as its head"),
     (lambda: optim.on("x", optim.At()), "At climbs nowhere"),
+    (lambda: bind(sam, nn.Linear(1, 1)), r"rule must be a rule such as samphire.sam\(rho=0.05\), got <class"),
+    (lambda: bind(every(2, sam), nn.Linear(1, 1)), r"rule must be a rule such as samphire.sam\(rho=0.05\), got <class"),
 ]  # fmt: skip
 
 

@@ -131,7 +131,7 @@ class ModuleRuns:
 
 
 def _equal_stretches(values: Sequence[float]) -> list[tuple[slice, float]]:
-    """Neighbours of equal value: where they are, and the value."""
+    """Adjacent entries of equal value: where they are, and the value."""
     stretches, start = [], 0
     for value, same in groupby(values):
         stop = start + len(list(same))

@@ -250,12 +250,15 @@ class Climb:
 
     def __call__(self, w: Vector, rho: Any, g: Vector) -> Vector:
         """The displacement."""
-        if self.on is not None:
-            g = g.only(self.names)
+        g = self.within(g)
         if self.metric is None:
             return rho * unit(g)
         tg = self.metric(w, g)
         return rho * self.metric(w, unit(tg))
+
+    def within(self, v: Vector) -> Vector:
+        """The part of a vector on the scope."""
+        return v if self.on is None else v.only(self.names)
 
     @property
     def wrt(self) -> frozenset[str] | None:
@@ -277,6 +280,8 @@ R = TypeVar("R", bound=Any)
 
 def bind(rule: R, to: nn.Module | Mapping[str, Tensor]) -> R:
     """The rule with its scopes turned into the names of a model's parameters."""
+    if isinstance(rule, type) or not is_dataclass(rule):
+        raise TypeError(f"rule must be a rule such as samphire.sam(rho=0.05), got {rule!r}.")
     changes: dict[str, Any] = {}
     for f in fields(rule):
         value = getattr(rule, f.name)

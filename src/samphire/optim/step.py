@@ -100,14 +100,12 @@ class SharpnessAware(Optimizer):
                 f"base must be a torch.optim.Optimizer instance, got {base!r}; build it first, "
                 "as in torch.optim.SGD(model.parameters(), lr=0.1)."
             )
-        if not hasattr(rule, "gradient"):
-            raise TypeError(f"rule must be a rule such as samphire.sam(rho=0.05), got {rule!r}.")
         self.model, self.base, self.rule = model, base, bind(rule, model)
         self.clip_norm, self.clip_value, self.rng = clip_norm, clip_value, rng
         self.perturbation, self.scaler, self.measure_every = perturbation, scaler, measure_every
         self.last = Report()
         self._spare: dict[str, Tensor] = {}
-        self._memories: list[Memory] = []  # one per accumulated micro-batch; one in all as a rule
+        self._memories: list[Memory] = []  # one per accumulated micro-batch; usually one in all
         self._runs = 0  # finished loops over passes since the last step
         self._directly = Vector()  # what those leave to be applied after the base optimizer
         self._overflowed = self._warned = self._in_pass = self._in_micro_batch = False

@@ -5,8 +5,7 @@ Symbols: ``w`` weights, ``g`` clean gradient, ``eps`` displacement, ``rho`` its 
 For all rules: the norm runs over all perturbed parameters together; a zero gradient means no climb; weight
 decay belongs to the base optimizer, so it neither bends the climb nor is evaluated at ``w + eps``
 (google-research/sam has it inside the loss: for that, add the penalty to yours and take it out of the optimizer).
-Where a rule climbs is its ``climb`` (or, if it climbs along no gradient, its ``on``), which
-:func:`samphire.optim.on` sets.
+Where a rule climbs is its ``climb`` (its ``on``, if it walks instead), which :func:`samphire.optim.on` sets.
 """
 
 from __future__ import annotations

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 from samphire.checks import BelowOne, check_fields
-from samphire.optim.requests import Asking, At, Climb, Memory
+from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Memory
 from samphire.optim.schedules import Rho
-from samphire.optim.scopes import Scope
-from samphire.tree import Vector, unit
+from samphire.tree import Vector
 
 __all__ = ["msam"]
 
@@ -47,7 +46,7 @@ class msam:
     rho: Rho = 0.3
     mu: BelowOne = 0.9
     _: KW_ONLY
-    on: Scope = None
+    climb: Climb = EVERYWHERE
     passes = 1.0
 
     def __post_init__(self) -> None:
@@ -55,7 +54,6 @@ class msam:
 
     def gradient(self, w: Vector, memory: Memory) -> Asking:
         v = memory.get("v", Vector())
-        along = v if self.on is None else v.only(Climb(on=self.on).names)
-        g = yield At(memory.radius(self.rho) * -unit(along))
+        g = yield At(self.climb(w, memory.radius(self.rho), -v))
         memory["v"] = g + self.mu * v
         return g

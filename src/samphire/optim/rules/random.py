@@ -6,10 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 
 from samphire import tree
 from samphire.checks import check_fields
-from samphire.optim.requests import Asking, At, Climb, Memory
+from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Memory
 from samphire.optim.schedules import Rho
-from samphire.optim.scopes import Scope
-from samphire.tree import Vector, unit
+from samphire.tree import Vector
 
 __all__ = ["random"]
 
@@ -38,7 +37,7 @@ class random:
     rho: Rho = 0.05
     seed: int = 0
     _: KW_ONLY
-    on: Scope = None
+    climb: Climb = EVERYWHERE
     passes = 4 / 3  # the clean one is forward only
 
     def __post_init__(self) -> None:
@@ -46,6 +45,5 @@ class random:
 
     def gradient(self, w: Vector, memory: Memory) -> Asking:
         yield At(wrt=frozenset())
-        where = w if self.on is None else w.only(Climb(on=self.on).names)
-        noise = tree.randn_like(where, seed=self.seed + memory.step)
-        return (yield At(memory.radius(self.rho) * unit(noise)))
+        noise = tree.randn_like(self.climb.within(w), seed=self.seed + memory.step)
+        return (yield At(self.climb(w, memory.radius(self.rho), noise)))

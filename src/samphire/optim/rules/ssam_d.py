@@ -62,7 +62,7 @@ class ssam_d:
 
     def gradient(self, w: Vector, memory: Memory) -> Asking:
         g = yield At(wrt=self.climb.wrt)
-        where = w if self.climb.wrt is None else w.only(self.climb.wrt)
+        where = self.climb.within(w)
         mask = memory.get("mask")
         if mask is None:
             mask = tree.largest(tree.randn_like(where, self.seed), entries_kept(where, self.sparsity))
