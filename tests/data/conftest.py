@@ -3,6 +3,7 @@ import threading
 import pytest
 
 from downloads import Server
+from layout_trees import folders
 
 
 @pytest.fixture
@@ -14,3 +15,9 @@ def server():
     running.shutdown()
     running.server_close()
     thread.join()
+
+
+@pytest.fixture
+def pacs(tmp_path):
+    folders(tmp_path / "PACS", "pacs", per_class=10)
+    return tmp_path
