@@ -17,7 +17,7 @@ from samphire.landscape.bound import assumption, bound, wrong_probability
 from samphire.landscape.hessian import density, eigenvalues, trace
 from samphire.landscape.loss import Landscape
 from samphire.landscape.sharpness import average_sharpness, m_sharpness, second_order, sharpness
-from samphire.landscape.surfaces import random_direction, line, plane
+from samphire.landscape.surfaces import line, plane, random_direction
 from samphire.progress import Progress, silent
 
 __all__ = ["measure_all"]

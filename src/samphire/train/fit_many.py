@@ -200,7 +200,8 @@ def _train(
                     w = {name: t[r] for name, t in fleet.engine.weights.items()}
                     kept = {name: t.clone() for name, t in w.items()} if keep_weights else None
                     row.append(Checkpoint(epoch, fleet.evaluate(r, w), kept))
-        return [
-            Result(run, tuple(row), *fleet.heads(r), collapsed=not row[-1].values["loss"] <= fleet.collapsed_above)
-            for r, (run, row) in enumerate(zip(runs, rows, strict=True))
-        ]
+        results = []
+        for r, (run, row) in enumerate(zip(runs, rows, strict=True)):
+            v, phantom = fleet.heads(r)
+            results.append(Result(run, tuple(row), v, phantom, not row[-1].values["loss"] <= fleet.collapsed_above))
+        return results
