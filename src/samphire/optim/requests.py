@@ -289,7 +289,7 @@ def bind(rule: R, to: nn.Module | Mapping[str, Tensor]) -> R:
             changes[f.name] = value(to)
         elif (is_dataclass(value) and hasattr(value, "gradient")) or isinstance(value, Climb):
             changes[f.name] = bind(value, to)
-    return replace(rule, **changes) if changes else rule
+    return replace(rule, **changes) if changes else rule  # type: ignore[type-var]
 
 
 def on(scope: str | Iterable[str] | Scope, rule: R) -> R:
