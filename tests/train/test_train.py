@@ -277,7 +277,7 @@ def test_a_run_goes_on_with_as_many_processes(root, tmp_path, monkeypatch):
 def test_a_real_kill(root, tmp_path):
     words = ["fmnist-mnist", "model=test_train:small", "rule=sam", "rho=0.1", "epochs=30", "batch=50", "resamples=0"]
     command = ["-m", "samphire", "train", *words, "--root", str(root), "--out", str(tmp_path / "killed"), "--json"]
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(__file__), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     config = parse("fmnist-mnist", words[1:])
     rows = tmp_path / "killed" / records.key(config) / "rows.jsonl"
     running = subprocess.Popen([sys.executable, *command], env=env, stdout=subprocess.DEVNULL)
@@ -414,7 +414,7 @@ def test_two_ranks_train_what_one_does(root, tmp_path):
         "one pass": ["rule=lsam", "rho=0.2", "perturbation=local"],
         "jtt": ["method=jtt", "method.times=2"],
     }
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(__file__), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     script = tmp_path / "all.py"
     script.write_text(
         "import json, sys\nimport torch.distributed as dist\nfrom samphire.train import fit, parse\n"
@@ -447,7 +447,7 @@ def even(num_classes=2, generator=None):
 def test_torchrun_runs_the_command(root, tmp_path):
     words = ["fmnist-mnist", "model=test_train:even", "epochs=1", "resamples=0"]
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "samphire", "train"]
-    env = {**os.environ, "PYTHONPATH": os.path.dirname(__file__), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     args = [*launch, *words, "--root", str(root), "--out", str(tmp_path), "--json"]
     done = subprocess.run([sys.executable, *args], env=env, check=True, capture_output=True, text=True)
     (row,) = (json.loads(line) for line in done.stdout.splitlines())
