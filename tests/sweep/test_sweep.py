@@ -72,7 +72,7 @@ def test_lists_of_a_grid_can_be_replaced():
         (lambda: sweep.grid("mnist"), "no grid is named 'mnist'; did you mean 'cifar-mnist'"),
         (lambda: sweep.grid("cifar-mnist", ["sma"]), "no rule is named 'sma'; did you mean 'sam'"),
         (lambda: sweep.grid("cifar-mnist", seeds=()), "a grid must have a job"),
-        (lambda: sweep.select([], by="test_error"), "no criterion is named 'test_error'; there are val_error"),
+        (lambda: sweep.select([], by="test_error"), "no criterion is named 'test_error'; did you mean 'val_error'"),
         (
             lambda: sweep.run([], print, ".", on="slurm"),
             "no executor is named 'slurm'; there are here, processes, ray",

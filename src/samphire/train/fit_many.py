@@ -18,6 +18,7 @@ from torch import Tensor
 from samphire.checks import check_whole
 from samphire.pool import Pool
 from samphire.progress import Progress, silent
+from samphire.train.fleets import ModuleFleet, ToyFleet
 from samphire.train.small_configs import SmallRun
 
 CHUNK = 80  # runs: enough that the interpreter's share is small, few enough that their weights stay in the cache
@@ -189,7 +190,7 @@ def _train(
     kind, epochs = runs[0].fleet, runs[0].epochs
     with torch.no_grad(), _cores(1 if kind.one_core else torch.get_num_threads()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)  # vmap's, of no use to users
-        fleet = kind(runs, dtype)
+        fleet: ToyFleet | ModuleFleet = kind(runs, dtype)
         rows: list[list[Checkpoint]] = [[] for _ in runs]
         for epoch in range(epochs + 1):
             if epoch > 0:

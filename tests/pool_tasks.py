@@ -1,0 +1,47 @@
+"""What the tests of the pool ask of workers; it imports little, so that they start fast."""
+
+import os
+import signal
+import threading
+import time
+
+
+def identify(number, seconds=0.0):
+    time.sleep(seconds)
+    return number, os.getpid(), os.environ["OMP_NUM_THREADS"]
+
+
+def count_aloud(n, tell):
+    for i in range(n):
+        print("not a message")
+        tell(i)
+    return n
+
+
+def fail(error):
+    raise error
+
+
+class Unpicklable(Exception):
+    def __init__(self, message):
+        super().__init__(message, threading.Lock())
+
+
+def fail_unpicklably(message):
+    raise Unpicklable(message)
+
+
+def kill_self():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(tell):
+    tell(os.getpid())
+    time.sleep(100)
+
+
+class SlowToImport:
+    """To read its pickle takes long, as an import does."""
+
+    def __reduce__(self):
+        return time.sleep, (100,)
