@@ -32,7 +32,7 @@ def test_the_table_and_json_have_the_same_rules():
         "passes": 2.0,
         "memory": 0.0,
         "perturbs": "all parameters",
-        "summary": "Sharpness-aware minimization: descend along the gradient found one step uphill.",
+        "summary": "Sharpness-aware minimization: descend along the gradient one step uphill.",
         "settings": "",
     }
 

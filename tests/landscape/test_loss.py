@@ -238,7 +238,7 @@ BAD = {
     "empty group": (lambda: here().only(np.zeros(3, bool)), "the group is empty: none of the 3 examples"),
     "mask of wrong length": (lambda: here().only([True]), "each of the 3 examples"),
     "groups of wrong length": (lambda: here().groups([0, 1]), "each of 3 examples"),
-    "eta < 0": (lambda: here().scaled(eta=-1.0), "eta must be >= 0"),
+    "eta < 0": (lambda: here().scaled(eta=-1.0), "eta must be a finite number >= 0"),
     "rho = 0": (lambda: landscape.sharpness(here(), rho=0.0), "rho must be a finite number > 0, got 0.0"),
     "rho < 0 on average": (lambda: landscape.average_sharpness(here(), rho=-1.0), "rho must be a finite number > 0"),
     "rho nan": (lambda: landscape.m_sharpness(here(), rho=float("nan"), m=[1]), "rho must be a finite number > 0"),

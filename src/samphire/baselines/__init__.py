@@ -14,6 +14,7 @@ batch of examples, not once for each pass:
 from samphire.baselines.averaging import SWAD, Valley, refresh_batchnorm, valley
 from samphire.baselines.cc_sam import CcSam
 from samphire.baselines.group_dro import GroupDRO
+from samphire.baselines.pegr import pegr
 from samphire.baselines.reweighting import (
     balanced_sampler,
     deferred,
@@ -26,7 +27,7 @@ from samphire.baselines.saf_mesa import MESA, SAF
 from samphire.baselines.spectral_decoupling import spectral_decoupling, spectral_decoupling_by_class
 
 __all__ = [
-    "GroupDRO", "SAF", "MESA", "CcSam", "spectral_decoupling", "spectral_decoupling_by_class",
+    "GroupDRO", "SAF", "MESA", "CcSam", "pegr", "spectral_decoupling", "spectral_decoupling_by_class",
     "SWAD", "Valley", "valley", "refresh_batchnorm",
     "inverse_frequency", "effective_number", "deferred", "balanced_sampler", "error_set", "upsampled",
 ]  # fmt: skip

@@ -44,7 +44,7 @@ def sharpness(
         results = measure_all(
             network,
             split,
-            network.normalise,
+            network.normalize,
             rho=rho,
             rho_scaled=rho_scaled,
             m=m or (),

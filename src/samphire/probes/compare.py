@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,8 +13,9 @@ from torch import nn
 from samphire.data.parts import Parts
 from samphire.probes.frozen import features
 from samphire.probes.groups import errors
-from samphire.probes.protocol import Probe, domain_probe, learning_curve, probe
-from samphire.progress import Progress, silent
+from samphire.probes.protocol import domain_probe, learning_curve, probe
+from samphire.probes.results import Probe
+from samphire.progress import Progress, named, silent
 from samphire.records import Row
 
 __all__ = ["Comparison", "compare"]
@@ -60,7 +61,7 @@ def compare(
         progress: Called with what is being measured.
     """
     trained = next(iter(networks))
-    logits = features(networks[trained], parts.test.images, "", progress=_named(progress, "predictions"))
+    logits = features(networks[trained], parts.test.images, "", progress=named(progress, "predictions"))
     predicted = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).astype(np.int64)
     result = Comparison({"measure": "errors by group"} | errors(predicted, parts.test, parts.train).row(), [], {})
 
@@ -68,7 +69,7 @@ def compare(
         result.probes.append({"measure": measure, "network": network} | measured.row())
 
     for name, network in networks.items():
-        read = partial(features, network, layer=layer, progress=_named(progress, f"features ({name})"))
+        read = partial(features, network, layer=layer, progress=named(progress, f"features ({name})"))
         inputs = (
             read(parts.probe_train.images),
             parts.probe_train,
@@ -80,17 +81,12 @@ def compare(
             continue
         for f in [feature] if feature else parts.probe_train.features:
             measure: Any = partial(probe, *inputs, f, resamples=resamples)
-            add("probe", name, measure(progress=_named(progress, f"probes of {f} ({name})")))
+            add("probe", name, measure(progress=named(progress, f"probes of {f} ({name})")))
             if name != trained:
                 continue
-            shuffled = measure(shuffle_labels=True, progress=_named(progress, f"shuffled labels ({f})"))
+            shuffled = measure(shuffle_labels=True, progress=named(progress, f"shuffled labels ({f})"))
             add("probe", f"{name}, labels shuffled", shuffled)
             if curves:
-                told = _named(progress, f"learning curve ({f})")
+                told = named(progress, f"learning curve ({f})")
                 result.curves[f] = learning_curve(*inputs, f, resamples=min(resamples, 5), progress=told)
     return result
-
-
-def _named(progress: Progress, what: str) -> Callable[..., None]:
-    """Progress under a name of ours."""
-    return lambda *counts: progress(what, *counts[-2:])

@@ -61,8 +61,6 @@ def strict(value: Any) -> Any:
         value = value.tolist()
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
-    elif hasattr(value, "_asdict"):
-        value = value._asdict()
     if isinstance(value, Mapping):
         return {str(name): strict(cell) for name, cell in value.items()}
     if isinstance(value, (list, tuple)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,7 @@ def row(result: Any) -> Row:
         >>> row(landscape.lemma_1(1.0, 100))["vacuous"]
         False
     """
-    names = [field.name for field in fields(result)] if is_dataclass(result) else result._fields
-    values = {name: getattr(result, name) for name in (*names, *DERIVED) if hasattr(result, name)}
+    values = vars(result) | {name: getattr(result, name) for name in DERIVED if hasattr(result, name)}
     return {name: strict(value) for name, value in values.items() if not _has_weights(value)}
 
 

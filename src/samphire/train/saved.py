@@ -83,7 +83,7 @@ class SavedNetwork:
         random = torch.Generator().manual_seed(0)
         networks["random weights"] = models.load(self.model, _classes(split), generator=random)
         for network in networks.values():
-            network.normalise = trained.normalise
+            network.normalize = trained.normalize
         return networks
 
 
