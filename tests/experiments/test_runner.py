@@ -1,6 +1,7 @@
 """Every experiment at its tiny scale, resuming, sharing runs, and bad input."""
 
 import json
+import lzma
 import re
 import signal
 import subprocess
@@ -218,6 +219,17 @@ def test_results_are_rendered_again_from_the_file_of_rows_alone(everything, tmp_
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         p.name for p in out.iterdir() if p.name not in ("runs", "trainings", "provenance.json", "rows.jsonl")
     )
+
+
+def test_the_command_renders_packed_rows(everything, tmp_path):
+    packed = tmp_path / "rows.jsonl.xz"
+    packed.write_bytes(lzma.compress((everything[0] / "rows.jsonl").read_bytes()))
+    printed = CliRunner().invoke(cli.app, ["reproduce", "--rows", str(packed), "--out", str(tmp_path), "--json"])
+    assert printed.exit_code == 0
+    assert [json.loads(line)["figure"] for line in printed.stdout.splitlines()] == [
+        row["figure"] for row in json.loads((everything[0] / "claims.json").read_text())
+    ]
+    assert (tmp_path / "fig2.png").exists()
 
 
 def test_the_file_has_each_row_with_its_experiment_and_scale(everything):

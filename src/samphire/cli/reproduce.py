@@ -22,18 +22,20 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="tiny (seconds), quick (minutes), reduced (hours) or paper.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for the page, pictures, tables and rows.")] = Path("report"),
     root: Annotated[Path | None, typer.Option(help="Folder with the data sets, for figures that need some.")] = None,
+    rows: Annotated[
+        Path | None, typer.Option(help="Compute nothing: write the page again from a rows.jsonl or rows.jsonl.xz.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce figures: train, judge each claim, and write one page with everything. Resumes where it stopped."""
-    with bar() as progress:
-        results = experiments.reproduce(
-            names or (),
-            scale=scale,
-            out=out,
-            data_root=root,
-            progress=progress,
-            done=None if as_json else lambda result: Console().print(_claims(result)),
-        )
+    done = None if as_json else lambda result: Console().print(_claims(result))
+    if rows is not None:
+        results = experiments.render(rows, out, done)
+    else:
+        with bar() as progress:
+            results = experiments.reproduce(
+                names or (), scale=scale, out=out, data_root=root, progress=progress, done=done
+            )
     if as_json:
         for row in report.summary(results):
             print(json.dumps(row))

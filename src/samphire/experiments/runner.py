@@ -8,6 +8,7 @@ one file, ``rows.jsonl``: :func:`render` makes the page again from that file alo
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -89,12 +90,13 @@ def render(
     """Write page, pictures, tables and claims again, from stored rows alone.
 
     Args:
-        rows: A file ``rows.jsonl`` that :func:`reproduce` wrote.
+        rows: A file ``rows.jsonl`` that :func:`reproduce` wrote, as it is or packed by xz (``rows.jsonl.xz``).
         out: Folder for what is written; it may be the one that holds the file.
         done: Called with each result as it is finished.
     """
     started = time.perf_counter()
-    lines = [json.loads(line) for line in Path(rows).read_text(encoding="utf-8").splitlines()]
+    packed = Path(rows).read_bytes()
+    lines = [json.loads(line) for line in (lzma.decompress(packed) if Path(rows).suffix == ".xz" else packed).splitlines()]
     Path(out).mkdir(parents=True, exist_ok=True)
     return _write(Path(out), lines, done, started)
 
