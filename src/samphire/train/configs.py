@@ -143,7 +143,8 @@ class Config:
                     f"sgd has no rho and no settings, got rho={self.rho!r}; name a rule, as in rule=sam."
                 )
             return
-        known = [name for name in inspect.signature(RULES[self.rule]).parameters if name not in ("rho", "rule")]
+        parameters = inspect.signature(RULES[self.rule]).parameters.values()
+        known = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY and p.name not in ("rho", "rule")]
         for name, _ in self.rule_settings:
             if name not in known:
                 way = "write rho=" if name == "rho" else f"its settings: {_listed(known)}"

@@ -160,7 +160,7 @@ class RuleConfig(ToyRun):
 
     Example:
         >>> RuleConfig(name="every", settings=(("rho", 0.2),)).rule
-        Every(k=5, rule=Sam(rho=0.2, climb=Climb(metric=None, on=None)))
+        every(k=5, rule=sam(rho=0.2, climb=Climb(metric=None, on=None)))
     """
 
     name: str = "sam"

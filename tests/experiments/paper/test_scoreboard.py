@@ -117,9 +117,6 @@ def test_workers_give_what_one_process_gives():
     [
         ({"name": "smm"}, "no rule is named 'smm'; did you mean 'sam'"),
         ({"name": "sam", "settings": (("rho", -1.0),)}, "rho must be a finite number >= 0"),
-        ({"name": "sam", "algorithm": "lsam"}, "since 'sam' says how to step, got 'lsam'"),
-        ({"name": "sam", "train_head": False}, "use a ToyConfig"),
-        ({"name": "sam", "rho": 0.1}, "rho must be 0 for 'sgd'"),
     ],
 )
 def test_bad_runs_are_refused(settings, message):
