@@ -43,7 +43,7 @@ def steps_of(run: Any) -> int:
     return getattr(run, "steps", 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A table or figure of a paper.
 
@@ -66,7 +66,7 @@ class Experiment:
 
     name: str
     title: str
-    source: Source
+    source: Source = "the paper"
     says: str
     scales: Mapping[str, Any]
     runs: Callable[[Any], Sequence[Any]]

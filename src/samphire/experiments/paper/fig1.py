@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from samphire import report
 from samphire.data import synthetic
 from samphire.experiments.experiment import Experiment, train_each
-from samphire.experiments.paper.toy import algorithm
+from samphire.experiments.paper.toy import Config, algorithm, scales
 from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean
 from samphire.records import generator
 from samphire.statistics import Estimate, equal, estimate, lower, paired
@@ -19,6 +19,7 @@ from samphire.train import Result, ToyConfig
 
 __all__ = ["FIG1"]
 
+RHO = 2.0
 PREDICTIVE = 0.005  # 1-NN error of a feature that is fully predictive: below this
 SAME = 0.01  # test error
 GRID = 48
@@ -38,25 +39,9 @@ ERRORS = ("test_error", "probe_easy", "probe_hard")
 SPANS = {"easy": 2.2, "hard": 1.9}
 
 
-@dataclass(frozen=True)
-class Config:
-    """The runs."""
-
-    rho: float = 2.0
-    seeds: int = 10
-    epochs: int = 100
-
-
-SCALES = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
-
-
 def runs(config: Config) -> list[ToyConfig]:
     """SGD and LSAM."""
-    return [
-        ToyConfig(rho=rho, seed=seed, epochs=config.epochs)
-        for rho in (0.0, config.rho)
-        for seed in range(config.seeds)
-    ]
+    return config.sweep((0.0, RHO))
 
 
 def row(result: Result) -> Row:
@@ -217,10 +202,9 @@ def claims(rows: list[Row]) -> list[report.Claim]:
 FIG1 = Experiment(
     name="fig1",
     title="Figure 1: SGD and LSAM predict the label equally well, but LSAM has learned the spiral.",
-    source="the paper",
     says="Each feature alone is fully predictive of the label. SGD and LSAM have the same in-distribution "
     "performance; SGD has a poor representation of the spiral, LSAM a good one of both features.",
-    scales=SCALES,
+    scales=scales(),
     runs=runs,
     compute=train_each(row, keep_weights=True),
     tables=tables,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from samphire import mechanisms, report
 from samphire.experiments.experiment import Experiment, train_each
-from samphire.experiments.paper.toy import head
+from samphire.experiments.paper.toy import Config, head, scales
 from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean, usable
 from samphire.statistics import Verdict, higher, lower, paired
 from samphire.train import Result, ToyConfig
@@ -30,24 +30,9 @@ LABELS = {
 }
 
 
-@dataclass(frozen=True)
-class Config:
-    """How many runs, and how long."""
-
-    seeds: int = 10
-    epochs: int = 100
-
-
-SCALES = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
-
-
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM with a trained and a frozen head."""
-    return [
-        ToyConfig(rho=rho, train_head=train_head, seed=seed, epochs=config.epochs)
-        for train_head, rho in SETTINGS
-        for seed in range(config.seeds)
-    ]
+    return [run for train_head, rho in SETTINGS for run in config.sweep((rho,), train_head=train_head)]
 
 
 def row(result: Result) -> Row:
@@ -166,10 +151,9 @@ _CLAIMS: tuple[tuple[str, Callable[[list[Row]], Verdict], tuple[str, ...]], ...]
 FIG4 = Experiment(
     name="fig4",
     title="Figure 4: LSAM shifts the effective learning rates from the easy to the hard feature.",
-    source="the paper",
     says="LSAM increases the learning rate of the hard feature (ṽ_hard/v_hard) and decreases that of the easy one, "
     "and the hard feature's part of the rates is larger at the phantom parameter than at the real one.",
-    scales=SCALES,
+    scales=scales(),
     runs=runs,
     compute=train_each(row),
     tables=tables,

@@ -22,32 +22,22 @@ SAME = 0.02  # hard probe error
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(toy.Config):
     """Interventions over v*_hard, LSAM over rho, for both kinds of head."""
 
     stars: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
     rhos: tuple[float, ...] = toy.RHOS["paper"]
     frozen_rhos: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
-    seeds: int = toy.SEEDS["paper"]
-    epochs: int = toy.EPOCHS["paper"]
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config(stars=(0.5, 1.0, 2.0, 4.0), rhos=toy.RHOS["quick"], seeds=toy.SEEDS["quick"]),
-    "tiny": Config((1.0, 4.0), toy.RHOS["tiny"], (0.0, 0.5), toy.SEEDS["tiny"], toy.EPOCHS["tiny"]),
-}
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM and the three interventions."""
     chosen = []
     for head, rhos in ((True, config.rhos), (False, config.frozen_rhos)):
-        chosen += toy.sweep(rhos, config.seeds, config.epochs, train_head=head)
+        chosen += config.sweep(rhos, train_head=head)
         for name in EFFECTS:
             for star in config.stars if head or name != "both" else ():
-                settings: dict[str, Any] = {"algorithm": name, "v_star": star, "train_head": head}
-                chosen += toy.sweep((0.0,), config.seeds, config.epochs, **settings)
+                chosen += config.sweep((0.0,), algorithm=name, v_star=star, train_head=head)
     return chosen
 
 
@@ -179,10 +169,13 @@ def at_ratio(rows: list[Row], ratio: float) -> float:
 FIG7 = Experiment(
     name="fig7",
     title="Figure 7: each of LSAM's two effects alone lowers the hard feature's error, and the pair does so most.",
-    source="the paper",
     says="Importance weighting alone and learning rates alone both lower the hard feature's error, by comparable "
     "amounts; together they match LSAM at the same ratio of hard to easy.",
-    scales=SCALES,
+    scales=toy.scales(
+        Config,
+        quick={"stars": (0.5, 1.0, 2.0, 4.0), "rhos": toy.RHOS["quick"]},
+        tiny={"stars": (1.0, 4.0), "rhos": toy.RHOS["tiny"], "frozen_rhos": (0.0, 0.5)},
+    ),
     runs=runs,
     compute=toy.COMPUTE,
     tables=tables,

@@ -328,7 +328,6 @@ IMAGE_FIGURES = {
         Experiment(
             name=f"fig{number}-{data}",
             title=f"Figure {number}, {name}: {title}",
-            source="the paper",
             says=toy.says,
             scales=scales(data),
             runs=runs,

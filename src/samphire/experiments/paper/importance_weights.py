@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from samphire import mechanisms, report
 from samphire.experiments.experiment import Experiment, train_each
-from samphire.experiments.paper.toy import algorithm, head
+from samphire.experiments.paper.toy import Config, algorithm, head, scales
 from samphire.experiments.rows import JUDGED, Row, by, mean, usable
 from samphire.records import generator
 from samphire.statistics import Difference, Estimate, all_hold, estimate, higher, paired
 from samphire.train import Checkpoint, Result, ToyConfig
 
 __all__ = [
-    "BINS", "COMPUTE", "NOTES", "RHOS", "SCALES", "SHOWN", "Bins", "Config",
+    "BINS", "COMPUTE", "NOTES", "RHOS", "SHOWN", "Bins",
     "batches", "cells", "checkpoints", "draw_lorenz", "draw_medians", "features", "fit_claims", "fit_limits",
     "fit_table", "measured", "phantom_weights", "rounded", "row", "runs", "toy_figure", "uniformity_claims",
     "uniformity_table",
@@ -46,25 +46,9 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """How many runs, and how long."""
-
-    seeds: int = 10
-    epochs: int = 100
-
-
-SCALES = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
-
-
 def runs(config: Config) -> list[ToyConfig]:
     """SGD and LSAM, with a trained and a frozen head."""
-    return [
-        ToyConfig(rho=rho, train_head=train_head, seed=seed, epochs=config.epochs)
-        for train_head, radius in RHOS.items()
-        for rho in (0.0, radius)
-        for seed in range(config.seeds)
-    ]
+    return [run for train_head, rho in RHOS.items() for run in config.sweep((0.0, rho), train_head=train_head)]
 
 
 def features(config: ToyConfig, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -377,9 +361,8 @@ def toy_figure(
     return Experiment(
         name=name,
         title=title,
-        source="the paper",
         says=says,
-        scales=SCALES,
+        scales=scales(),
         runs=runs,
         compute=COMPUTE,
         tables=lambda rows: [table(checkpoints(rows, epoch))],

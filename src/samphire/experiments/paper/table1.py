@@ -242,7 +242,6 @@ TABLE1 = Experiment(
     name="table1",
     title="Table 1: test error and probe errors of the easy and the hard feature, SGD against SAM, on four data "
     "sets.",
-    source="the paper",
     says="SAM has lower test errors and lower probe errors of both features on all four data sets; the gain is "
     "largest for the hard feature of CelebA (20.9 to 15.1 %) and for the easy one of FMNIST-MNIST (5.8 to 0.3 %).",
     scales={

@@ -1,10 +1,10 @@
-"""What the figures of the toy share: grids, so that a run is trained once for all of them; rows, curves, tables."""
+"""What the figures of the toy share: scales, so that a run is trained once for all of them; rows, curves, tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from samphire import mechanisms, report
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "CAPTION", "COMPUTE", "EPOCHS", "HARD_AXIS", "RHOS", "RHO_AXIS", "SEEDS", "SPIRAL",
-    "algorithm", "best_rho", "draw", "error_table", "from_zero", "head", "summary_row", "sweep",
+    "CAPTION", "COMPUTE", "HARD_AXIS", "RHOS", "RHO_AXIS", "SPIRAL", "Config",
+    "algorithm", "best_rho", "draw", "error_table", "from_zero", "head", "scales", "summary_row",
 ]  # fmt: skip
 
 RHOS = {
@@ -25,25 +25,40 @@ RHOS = {
     "quick": (0.0, 0.5, 1.0, 1.5, 2.0),
     "tiny": (0.0, 2.0),
 }
-SEEDS = {"paper": 10, "quick": 5, "tiny": 2}
-EPOCHS = {"paper": 100, "quick": 100, "tiny": 3}
-
 SPIRAL = "The arms of the spiral are point reflections of each other: as printed (equations 43-44) they cross."
 RHO_AXIS = "ρ (0 is SGD)"
 HARD_AXIS = "hard probe error"
 CAPTION = "Mean over seeds ± standard error, 2000 test points. Collapsed runs are counted, not averaged."
 
 
-def sweep(rhos: Iterable[float], seeds: int, epochs: int, **settings: Any) -> list[ToyConfig]:
-    """LSAM over rho and seeds; rho=0 is SGD.
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """How many runs, and how long."""
+
+    seeds: int = 10
+    epochs: int = 100
+
+    def sweep(self, rhos: Iterable[float], **settings: Any) -> list[ToyConfig]:
+        """LSAM over rho and seeds, with some settings; rho=0 is SGD."""
+        settings |= {"epochs": self.epochs}
+        return [ToyConfig(rho=rho, seed=seed, **settings) for rho in rhos for seed in range(self.seeds)]
+
+
+def scales(
+    config: type[Config] = Config, quick: Mapping[str, Any] | None = None, tiny: Mapping[str, Any] | None = None
+) -> dict[str, Config]:
+    """A configuration at every scale.
 
     Args:
-        rhos: Radii.
-        seeds: How many, from 0.
-        epochs: Of training.
-        **settings: Of every run.
+        config: Its defaults are the paper's scale.
+        quick: What differs at the quick scale, besides the seeds.
+        tiny: What differs at the tiny scale, besides seeds and epochs.
     """
-    return [ToyConfig(rho=rho, seed=seed, epochs=epochs, **settings) for rho in rhos for seed in range(seeds)]
+    return {
+        "paper": config(),
+        "quick": config(seeds=5, **(quick or {})),
+        "tiny": config(seeds=2, epochs=3, **(tiny or {})),
+    }
 
 
 def summary_row(result: Result) -> Row:
