@@ -12,7 +12,7 @@ from samphire import report
 from samphire.data import synthetic
 from samphire.experiments.experiment import Experiment, train_each
 from samphire.experiments.paper.toy import Config, algorithm, scales
-from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean
+from samphire.experiments.rows import JUDGED, Row, by, mean, mean_table
 from samphire.records import generator
 from samphire.statistics import Estimate, equal, estimate, lower, paired
 from samphire.train import Result, ToyConfig
@@ -35,7 +35,7 @@ TITLES = {
     "literal": "spiral='literal'",
     "printed": "as printed: both",
 }
-ERRORS = ("test_error", "probe_easy", "probe_hard")
+ERRORS = {"test_error": "test error", "probe_easy": "easy probe error", "probe_hard": "hard probe error"}
 SPANS = {"easy": 2.2, "hard": 1.9}
 
 
@@ -88,14 +88,10 @@ def _grid(name: str) -> Tensor:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Errors of the runs, and how separable the variants of the data are."""
-    errors = [
-        [algorithm(group[0]), rho, *(mean(group, column) for column in ERRORS), collapsed(group)]
-        for rho, group in by(rows, "rho").items()
-    ]
+    errors = {(algorithm(group[0]), rho): group for rho, group in by(rows, "rho").items()}
     data = [[TITLES[name], v["spiral"], v["noise"], _nearest(rows, name)] for name, v in VARIANTS.items()]
-    columns = ["algorithm", "ρ", "test error", "easy probe error", "hard probe error", "collapsed"]
     return [
-        report.Table(columns, errors, "Mean over seeds ± standard error, 2000 test points."),
+        mean_table(errors, ["algorithm", "ρ"], ERRORS, "Mean over seeds ± standard error, 2000 test points."),
         report.Table(["data", "spiral", "noise", "1-NN error"], data, "The hard feature alone: 3000 points known."),
     ]
 

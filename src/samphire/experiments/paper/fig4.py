@@ -12,7 +12,7 @@ from torch import Tensor
 from samphire import mechanisms, report
 from samphire.experiments.experiment import Experiment, train_each
 from samphire.experiments.paper.toy import Config, head, scales
-from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean, usable
+from samphire.experiments.rows import JUDGED, Row, by, mean, mean_table, usable
 from samphire.statistics import Verdict, higher, lower, paired
 from samphire.train import Result, ToyConfig
 
@@ -67,14 +67,14 @@ def _along(values: Tensor) -> list[list[float]]:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Medians over batches, mean over seeds."""
-    names = [*SERIES, "raised", "crossed"]
-    lines = [
-        [head(trained), rho, *(mean(group, name) for name in names), collapsed(group)]
-        for (trained, rho), group in by(rows, "train_head", "rho").items()
-    ]
-    columns = ["head", "ρ", "ṽ_easy/v_easy", "ṽ_hard/v_hard", "hard part, real", "hard part, phantom",
-               "batches with hard > easy", "batches with ṽ_easy ≤ 0", "collapsed"]  # fmt: skip
-    return [report.Table(columns, lines, "Medians over all batches of training; mean over seeds ± standard error.")]
+    columns = {
+        "factor_easy": "ṽ_easy/v_easy", "factor_hard": "ṽ_hard/v_hard", "part_real": "hard part, real",
+        "part_phantom": "hard part, phantom", "raised": "batches with hard > easy",
+        "crossed": "batches with ṽ_easy ≤ 0",
+    }  # fmt: skip
+    cells = {(head(trained), rho): group for (trained, rho), group in by(rows, "train_head", "rho").items()}
+    caption = "Medians over all batches of training; mean over seeds ± standard error."
+    return [mean_table(cells, ["head", "ρ"], columns, caption)]
 
 
 def plots(rows: list[Row]) -> list[Any]:

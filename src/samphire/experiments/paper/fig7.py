@@ -11,7 +11,7 @@ from typing import Any
 from samphire import report
 from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
-from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean, usable
+from samphire.experiments.rows import JUDGED, Row, by, mean, mean_table, usable
 from samphire.statistics import all_hold, lower, not_higher, paired
 from samphire.train import ToyConfig
 
@@ -51,16 +51,13 @@ def _heads(rows: list[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Errors against the ratio."""
-    lines = []
+    cells: dict[tuple[Any, ...], list[Row]] = {}
     for (trained, name, rho, star), cell in by(rows, "train_head", "algorithm", "rho", "v_star").items():
         setting = [name, f"v*_hard = {star:g}", star]
         if name == "lsam":
             setting = ["LSAM", f"ρ = {rho:g}", mean(cell, "phantom_ratio")]
-        errors = [mean(cell, column) for column in ("probe_hard", "probe_easy", "test_error")]
-        lines.append([toy.head(trained), *setting, *errors, collapsed(cell)])
-    columns = ["head", "algorithm", "setting", "ratio", "hard probe error", "easy probe error", "test error",
-               "collapsed"]  # fmt: skip
-    return [report.Table(columns, lines, toy.CAPTION)]
+        cells[(toy.head(trained), *setting)] = cell
+    return [mean_table(cells, ["head", "algorithm", "setting", "ratio"], toy.ERRORS, toy.CAPTION)]
 
 
 def plots(rows: list[Row]) -> list[Any]:
@@ -69,13 +66,7 @@ def plots(rows: list[Row]) -> list[Any]:
         for line, (head, kinds) in zip(panels, _heads(rows), strict=True):
             for axes, (name, title) in zip(line, EFFECTS.items(), strict=True):
                 _draw_lsam(axes, kinds["lsam"])
-                cells = by(kinds[name], "v_star")
-                report.curve(
-                    axes,
-                    list(cells),
-                    [usable(c, "probe_hard") for c in cells.values()],
-                    "intervention, at v*_hard / v*_easy",
-                )
+                toy.draw(axes, kinds[name], "intervention, at v*_hard / v*_easy", x="v_star")
                 axes.set_title(f"{title}, {head}")
             line[0].set_ylabel(toy.HARD_AXIS)
         axes.set_xscale("log", base=2)

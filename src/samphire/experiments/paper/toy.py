@@ -9,25 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from samphire import mechanisms, report
 from samphire.experiments.experiment import train_each
-from samphire.experiments.rows import Row, by, collapsed, mean, usable
+from samphire.experiments.rows import Row, by, mean_table, usable
 from samphire.train import Result, ToyConfig
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "CAPTION", "COMPUTE", "HARD_AXIS", "RHOS", "RHO_AXIS", "SPIRAL", "Config",
+    "CAPTION", "COMPUTE", "ERRORS", "HARD_AXIS", "RHOS", "RHO_AXIS", "SPIRAL", "Config",
     "algorithm", "best_rho", "draw", "error_table", "from_zero", "head", "scales", "summary_row",
 ]  # fmt: skip
 
-RHOS = {
-    "paper": (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
-    "quick": (0.0, 0.5, 1.0, 1.5, 2.0),
-    "tiny": (0.0, 2.0),
-}
+RHOS = {"paper": (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), "quick": (0.0, 0.5, 1.0, 1.5, 2.0), "tiny": (0.0, 2.0)}
 SPIRAL = "The arms of the spiral are point reflections of each other: as printed (equations 43-44) they cross."
 RHO_AXIS = "ρ (0 is SGD)"
 HARD_AXIS = "hard probe error"
+ERRORS = {"probe_hard": "hard probe error", "probe_easy": "easy probe error", "test_error": "test error"}
 CAPTION = "Mean over seeds ± standard error, 2000 test points. Collapsed runs are counted, not averaged."
 
 
@@ -101,9 +98,11 @@ def best_rho(rows: Iterable[Row]) -> float:
     return min((rho for rho, error in errors.items() if not math.isnan(error)), key=lambda r: errors[r], default=0.0)
 
 
-def draw(axes: Axes, rows: Iterable[Row], label: str, column: str = "probe_hard", **kwargs: Any) -> None:
-    """A curve against rho; it has a gap where most runs collapsed."""
-    cells = by(rows, "rho")
+def draw(
+    axes: Axes, rows: Iterable[Row], label: str, column: str = "probe_hard", x: str = "rho", **kwargs: Any
+) -> None:
+    """A curve against rho or another setting; it has a gap where most runs collapsed."""
+    cells = by(rows, x)
     report.curve(axes, list(cells), [usable(cell, column) for cell in cells.values()], label, **kwargs)
 
 
@@ -113,15 +112,5 @@ def from_zero(panels: Any) -> None:
 
 
 def error_table(rows: Iterable[Row], columns: dict[str, str]) -> report.Table:
-    """Errors of every setting.
-
-    Args:
-        rows: Of the runs.
-        columns: What tells the settings apart, by column, with the heads of the table.
-    """
-    lines = [
-        [*key, mean(cell, "probe_hard"), mean(cell, "probe_easy"), mean(cell, "test_error"), collapsed(cell)]
-        for key, cell in by(rows, *columns).items()
-    ]
-    heads = [*columns.values(), "hard probe error", "easy probe error", "test error", "collapsed"]
-    return report.Table(heads, lines, CAPTION)
+    """Errors of every setting; the columns tell the settings apart, with the heads of the table."""
+    return mean_table(by(rows, *columns), columns.values(), ERRORS, CAPTION)

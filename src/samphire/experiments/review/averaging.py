@@ -8,7 +8,7 @@ from samphire import report
 from samphire.experiments.claims import lower_claim
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Budget, Run
-from samphire.experiments.rows import Row, by, mean
+from samphire.experiments.rows import Row, by, mean, mean_table
 
 __all__ = ["AVERAGING"]
 
@@ -46,7 +46,7 @@ def _averaged(row: Row) -> Row:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """The end of training by method."""
-    return [mnist.table({(name,): some for name, some in _methods(rows).items()}, ["method"])]
+    return [mean_table({(name,): some for name, some in _methods(rows).items()}, ["method"], mnist.OUTCOME)]
 
 
 def plots(rows: list[Row]) -> list[Any]:

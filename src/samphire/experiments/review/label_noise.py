@@ -9,7 +9,7 @@ from samphire import report
 from samphire.experiments.claims import lower_claim
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Budget, Run
-from samphire.experiments.rows import Row, by, mean
+from samphire.experiments.rows import Row, by, mean, mean_table
 
 __all__ = ["LABEL_NOISE"]
 
@@ -57,7 +57,7 @@ def tables(rows: list[Row]) -> list[report.Table]:
     methods = {name: by(some, "flipped") for name, some in _methods(rows).items()}
     cells = {(level, name): cells[level] for level in methods["SGD"] for name, cells in methods.items()}
     columns = {"test_error": "test error", "train_error": NOISY, "test_loss": "test loss"}
-    return [mnist.table(cells, ["wrong labels", "method"], columns)]
+    return [mean_table(cells, ["wrong labels", "method"], columns)]
 
 
 def plots(rows: list[Row]) -> list[Any]:

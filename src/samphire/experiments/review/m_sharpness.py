@@ -10,7 +10,7 @@ from samphire import report
 from samphire.experiments.claims import lower_claim
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Budget, Run
-from samphire.experiments.rows import Row, by, mean
+from samphire.experiments.rows import Row, by, mean, mean_table
 
 __all__ = ["M_SHARPNESS"]
 
@@ -41,7 +41,7 @@ def tables(rows: list[Row]) -> list[report.Table]:
     """The end of training by rho and m."""
     sgd, rhos = _split(rows)
     cells = {(rho, m): cell for rho, some in rhos.items() for m, cell in by(some, "m").items()}
-    return [mnist.table({("SGD", None): sgd, **cells}, ["ρ", "m"])]
+    return [mean_table({("SGD", None): sgd, **cells}, ["ρ", "m"], mnist.OUTCOME)]
 
 
 def plots(rows: list[Row]) -> list[Any]:

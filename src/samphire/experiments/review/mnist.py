@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from samphire import report
 from samphire.data.arrays import mnist
 from samphire.experiments.experiment import Experiment, Places
-from samphire.experiments.rows import Row, by, collapsed, mean
+from samphire.experiments.rows import Row, by, mean
 from samphire.models import mlp
 from samphire.optim import SharpnessAware
 from samphire.optim.requests import Rule
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "BUDGET", "FAR", "GRID", "METHODS", "RADIUS", "SAM", "SGD", "TINY",
-    "Budget", "Clock", "Run", "at_epoch", "draw", "experiment", "panels", "table",
+    "BUDGET", "FAR", "GRID", "METHODS", "OUTCOME", "RADIUS", "SAM", "SGD", "TINY",
+    "Budget", "Clock", "Run", "at_epoch", "draw", "experiment", "panels",
 ]  # fmt: skip
 
 WIDTHS = (784, 500, 300, 10)
@@ -335,7 +335,7 @@ def _measured(result: Result, target: float) -> Row:
     return {"target": target, "reached": True, "epoch": reached.epoch, **_rounded(values)}
 
 
-# Records, tables and pictures
+# Records and pictures
 
 
 def experiment(*, notes: tuple[str, ...], **record: Any) -> Experiment:
@@ -347,18 +347,6 @@ def experiment(*, notes: tuple[str, ...], **record: Any) -> Experiment:
     """
     shared: dict[str, Any] = {"source": "the review", "compute": compute, "data": ("mnist",)}
     return Experiment(**shared, **record, notes=(SETTING, RATES, *notes))
-
-
-def table(cells: Mapping[Any, list[Row]], heads: Sequence[str], columns: Mapping[str, str] = OUTCOME) -> report.Table:
-    """The end of training.
-
-    Args:
-        cells: Runs of each setting, which is a tuple.
-        heads: The names of what is in the tuple.
-        columns: What is shown of the runs, with the heads of the table.
-    """
-    lines = [[*key, *(mean(cell, column) for column in columns), collapsed(cell)] for key, cell in cells.items()]
-    return report.Table([*heads, *columns.values(), "collapsed"], lines, "Mean over seeds ± standard error.")
 
 
 def at_epoch(row: Row, epoch: int) -> Row:

@@ -10,7 +10,7 @@ from samphire import report
 from samphire.experiments.claims import lower_claim
 from samphire.experiments.review import mnist
 from samphire.experiments.review.mnist import SAM, SGD, Budget, Run
-from samphire.experiments.rows import Row, by, mean
+from samphire.experiments.rows import Row, by, mean, mean_table
 
 __all__ = ["SPARSE"]
 
@@ -40,7 +40,7 @@ def tables(rows: list[Row]) -> list[report.Table]:
     """The end of training by rule and sparsity."""
     names = {"": "SGD", "sam": "SAM", **NAMES}
     named = ({"sparsity": None, **row, "method": names[row["rule"]]} for row in rows)
-    return [mnist.table(by(named, "method", "sparsity"), ["method", "sparsity"])]
+    return [mean_table(by(named, "method", "sparsity"), ["method", "sparsity"], mnist.OUTCOME)]
 
 
 def plots(rows: list[Row]) -> list[Any]:
