@@ -53,10 +53,10 @@ def tables(rows: list[Row]) -> list[report.Table]:
     """Errors against the ratio."""
     cells: dict[tuple[Any, ...], list[Row]] = {}
     for (trained, name, rho, star), cell in by(rows, "train_head", "algorithm", "rho", "v_star").items():
-        setting = [name, f"v*_hard = {star:g}", star]
+        key: tuple[Any, ...] = (toy.head(trained), name, f"v*_hard = {star:g}", star)
         if name == "lsam":
-            setting = ["LSAM", f"ρ = {rho:g}", mean(cell, "phantom_ratio")]
-        cells[(toy.head(trained), *setting)] = cell
+            key = (toy.head(trained), "LSAM", f"ρ = {rho:g}", mean(cell, "phantom_ratio"))
+        cells[key] = cell
     return [mean_table(cells, ["head", "algorithm", "setting", "ratio"], toy.ERRORS, toy.CAPTION)]
 
 
