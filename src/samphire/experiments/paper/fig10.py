@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
 from samphire.experiments.rows import JUDGED, Row, by, mean
 from samphire.statistics import lower, paired
@@ -102,7 +101,7 @@ def _improves(kind: str, where: str, noisy: list[Row], clean: float) -> report.C
     )
 
 
-FIG10 = Experiment(
+FIG10 = toy.figure(
     name="fig10",
     title="Figure 10: the hard feature's error against rho under noise of three kinds, on both features or the hard "
     "one.",
@@ -115,7 +114,6 @@ FIG10 = Experiment(
         tiny={"label": (0.1,), "gaussian": (0.5,), "dropout": (0.4,), "rhos": (0.0, 1.0)},
     ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
 from samphire.experiments.rows import JUDGED, Row, by, usable
 from samphire.statistics import Difference, Verdict, all_hold, fact, lower, paired
@@ -178,7 +177,7 @@ def _without_each_seed(groups: Groups, condition: Callable[[Groups], bool]) -> V
     return verdicts.pop() if len(verdicts) == 1 else "open"
 
 
-FIG11 = Experiment(
+FIG11 = toy.figure(
     name="fig11",
     title="Figure 11: LSAM lowers the hard feature's error over a wide range of batch sizes, less so for very large "
     "ones.",
@@ -190,7 +189,6 @@ FIG11 = Experiment(
         tiny={"batches": (5, 300), "scaled": (5, 50), "rhos": (0.0, 1.0)},
     ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

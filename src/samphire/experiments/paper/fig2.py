@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
 from samphire.experiments.rows import JUDGED, Row, by, mean
 from samphire.statistics import all_hold, falling, lower, paired, raised
@@ -94,7 +93,7 @@ def _progressive(groups: dict[float, list[Row]]) -> report.Claim:
     )
 
 
-FIG2 = Experiment(
+FIG2 = toy.figure(
     name="fig2",
     title="Figure 2: the hard feature's probe error falls with rho, for every complexity of the spiral.",
     says="The learned spiral feature is poorest at ρ = 0, which is SGD, and progressively improves with ρ, for "
@@ -105,7 +104,6 @@ FIG2 = Experiment(
         tiny={"chis": (360.0,), "rhos": toy.RHOS["tiny"]},
     ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

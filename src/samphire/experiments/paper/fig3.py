@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
 from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean, usable
 from samphire.statistics import Estimate, all_hold, equal, higher, lower, paired, raised, rising
@@ -137,7 +136,7 @@ def _stays(where: str, cells: dict[float, list[Row]]) -> report.Claim:
     )
 
 
-FIG3 = Experiment(
+FIG3 = toy.figure(
     name="fig3",
     title="Figure 3: the phantom ratio of hard to easy rises with rho; the real one is constant only in a frozen "
     "head.",
@@ -149,7 +148,6 @@ FIG3 = Experiment(
         tiny={"chis": (360.0,), "rhos": toy.RHOS["tiny"], "frozen_chis": (360.0,), "frozen_rhos": (0.0, 0.5)},
     ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
 from samphire.experiments.rows import JUDGED, Row, by, mean, mean_table, usable
 from samphire.statistics import all_hold, lower, not_higher, paired
@@ -157,7 +156,7 @@ def at_ratio(rows: list[Row], ratio: float) -> float:
     return math.nan
 
 
-FIG7 = Experiment(
+FIG7 = toy.figure(
     name="fig7",
     title="Figure 7: each of LSAM's two effects alone lowers the hard feature's error, and the pair does so most.",
     says="Importance weighting alone and learning rates alone both lower the hard feature's error, by comparable "
@@ -168,7 +167,6 @@ FIG7 = Experiment(
         tiny={"stars": (1.0, 4.0), "rhos": toy.RHOS["tiny"], "frozen_rhos": (0.0, 0.5)},
     ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

@@ -68,17 +68,9 @@ def runs(config: Config) -> list[ToyConfig | RuleConfig]:
         trial = TRIALS.get(name, Trial())
         for i in config.tried:
             value = trial.values[i] * (config.lr if trial.in_rates else 1.0)
-            chosen += [
-                RuleConfig(
-                    seed=seed,
-                    epochs=config.epochs,
-                    batch=config.batch,
-                    lr=1.0 if trial.in_rates else config.lr,
-                    name=name,
-                    settings=((trial.setting, value),),
-                )
-                for seed in range(config.seeds)
-            ]
+            lr, settings = 1.0 if trial.in_rates else config.lr, ((trial.setting, value),)
+            common: dict[str, Any] = {"epochs": config.epochs, "batch": config.batch, "lr": lr}
+            chosen += [RuleConfig(seed=s, name=name, settings=settings, **common) for s in range(config.seeds)]
     return chosen
 
 

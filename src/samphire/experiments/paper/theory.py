@@ -149,14 +149,9 @@ def _norms(net: ToyNet, x: Tensor) -> dict[str, Comparison]:
     linear = mechanisms.feature_gradient(v[0], weights, x, relu=False).squared_norm
     relu = mechanisms.feature_gradient(v[0], weights, x, biases).squared_norm
     return {
-        "linear": Comparison(linear, _squared_norms(_linear, (v[0], *weights), x)),
+        "linear": Comparison(linear, _squared_norms(lambda w, x: w[0] @ w[1] @ w[2] @ x, (v[0], *weights), x)),
         "relu": Comparison(relu, _squared_norms(_relu, (v[0], *weights, *biases), x)),
     }
-
-
-def _linear(w: tuple[Tensor, ...], x: Tensor) -> Tensor:
-    v, first, second = w
-    return v @ first @ second @ x
 
 
 def _relu(w: tuple[Tensor, ...], x: Tensor) -> Tensor:

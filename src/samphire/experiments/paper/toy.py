@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from samphire import mechanisms, report
-from samphire.experiments.experiment import train_each
+from samphire.experiments.experiment import Experiment, train_each
 from samphire.experiments.rows import Row, by, mean_table, usable
 from samphire.train import Result, ToyConfig
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "CAPTION", "COMPUTE", "ERRORS", "HARD_AXIS", "RHOS", "RHO_AXIS", "SPIRAL", "Config",
-    "algorithm", "best_rho", "draw", "error_table", "from_zero", "head", "scales", "summary_row",
+    "CAPTION", "ERRORS", "HARD_AXIS", "RHOS", "RHO_AXIS", "SPIRAL", "Config",
+    "algorithm", "best_rho", "draw", "error_table", "figure", "from_zero", "head", "scales", "summary_row",
 ]  # fmt: skip
 
 RHOS = {"paper": (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), "quick": (0.0, 0.5, 1.0, 1.5, 2.0), "tiny": (0.0, 2.0)}
@@ -79,7 +80,8 @@ def summary_row(result: Result) -> Row:
     }
 
 
-COMPUTE = train_each(summary_row)
+figure = partial(Experiment, compute=train_each(summary_row))
+"""A record of runs that need no more than this row."""
 
 
 def algorithm(row: Row) -> str:
