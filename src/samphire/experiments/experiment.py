@@ -43,7 +43,7 @@ def steps_of(run: Any) -> int:
     return getattr(run, "steps", 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A table or figure of a paper.
 
@@ -66,7 +66,7 @@ class Experiment:
 
     name: str
     title: str
-    source: Source
+    source: Source = "the paper"
     says: str
     scales: Mapping[str, Any]
     runs: Callable[[Any], Sequence[Any]]
@@ -101,22 +101,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class _TrainEach:
-    row: Callable[[train.Result], Row]
-    checkpoints: tuple[int, ...]
-    keep_weights: bool
-
-    def __call__(self, runs: Sequence[Any], places: Places, progress: Progress) -> Iterator[tuple[Any, Row]]:
-        trained = train.fit_many(
-            runs, checkpoints=self.checkpoints, keep_weights=self.keep_weights, progress=progress
-        )
-        for result in trained:
-            yield result.config, self.row(result)
-
-
-def train_each(
-    row: Callable[[train.Result], Row], checkpoints: tuple[int, ...] = (), keep_weights: bool = False
-) -> Compute:
+class train_each:
     """Train small runs by :func:`samphire.train.fit_many`; equal arguments give equal computations.
 
     Args:
@@ -124,13 +109,28 @@ def train_each(
         checkpoints: Epochs after which to evaluate.
         keep_weights: Whether checkpoints hold the weights.
     """
-    return _TrainEach(row, checkpoints, keep_weights)
+
+    row: Callable[[train.Result], Row]
+    checkpoints: tuple[int, ...] = ()
+    keep_weights: bool = False
+
+    def __call__(self, runs: Sequence[Any], places: Places, progress: Progress) -> Iterator[tuple[Any, Row]]:
+        settings: dict[str, Any] = {"checkpoints": self.checkpoints, "keep_weights": self.keep_weights}
+        for result in train.fit_many(runs, progress=progress, **settings):
+            yield result.config, self.row(result)
 
 
 @dataclass(frozen=True)
-class _OneByOne:
+class one_by_one:
+    """Compute runs one after the other; equal arguments give equal computations.
+
+    Args:
+        row: Of a run.
+        steps: How long a run takes; give the experiment the same.
+    """
+
     row: Callable[[Any], Row]
-    steps: Callable[[Any], int]
+    steps: Callable[[Any], int] = steps_of
 
     def __call__(self, runs: Sequence[Any], places: Places, progress: Progress) -> Iterator[tuple[Any, Row]]:
         done, total = 0, sum(map(self.steps, runs))
@@ -138,13 +138,3 @@ class _OneByOne:
             yield run, self.row(run)
             done += self.steps(run)
             progress("runs", done, total)
-
-
-def one_by_one(row: Callable[[Any], Row], steps: Callable[[Any], int] = steps_of) -> Compute:
-    """Compute runs one after the other; equal arguments give equal computations.
-
-    Args:
-        row: Of a run.
-        steps: How long a run takes; give the experiment the same.
-    """
-    return _OneByOne(row, steps)

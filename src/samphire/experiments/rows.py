@@ -1,17 +1,18 @@
-"""Rows of runs in groups, their means, and how claims about them are judged."""
+"""Rows of runs in groups, their means and tables of them, and how claims about them are judged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from samphire import report
 from samphire.statistics import Estimate, estimate
 
 Row = dict[str, Any]
 JUDGED = "Judged by the 95 % interval over seeds; runs that are compared are paired by seed."
 
-__all__ = ["JUDGED", "Row", "by", "collapsed", "mean", "usable"]
+__all__ = ["JUDGED", "Row", "by", "collapsed", "mean", "mean_table", "usable"]
 
 
 def by(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
@@ -43,3 +44,21 @@ def collapsed(rows: Iterable[Row]) -> str:
     """How many of the runs collapsed, for a table: ``"2 of 10"``."""
     rows = list(rows)
     return f"{sum(row['collapsed'] for row in rows)} of {len(rows)}"
+
+
+def mean_table(
+    cells: Mapping[Any, list[Row]],
+    heads: Iterable[str],
+    columns: Mapping[str, str],
+    caption: str = "Mean over seeds ± standard error.",
+) -> report.Table:
+    """The means of every setting, and how many of its runs collapsed.
+
+    Args:
+        cells: Runs of each setting, which is a tuple.
+        heads: The names of what is in the tuple.
+        columns: What is shown of the runs, with the heads of the table.
+        caption: One sentence.
+    """
+    lines = [[*key, *(mean(cell, column) for column in columns), collapsed(cell)] for key, cell in cells.items()]
+    return report.Table([*heads, *columns.values(), "collapsed"], lines, caption)

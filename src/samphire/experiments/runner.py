@@ -83,9 +83,7 @@ def reproduce(
 
 
 def render(
-    rows: str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    done: Callable[[report.Result], None] | None = None,
+    rows: str | os.PathLike[str], out: str | os.PathLike[str], done: Callable[[report.Result], None] | None = None
 ) -> list[report.Result]:
     """Write page, pictures, tables and claims again, from stored rows alone.
 

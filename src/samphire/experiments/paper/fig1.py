@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,14 +11,15 @@ from torch import Tensor
 from samphire import report
 from samphire.data import synthetic
 from samphire.experiments.experiment import Experiment, train_each
-from samphire.experiments.paper.toy import algorithm
-from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean
+from samphire.experiments.paper.toy import Config, algorithm, scales
+from samphire.experiments.rows import JUDGED, Row, by, mean, mean_table
 from samphire.records import generator
 from samphire.statistics import Estimate, equal, estimate, lower, paired
 from samphire.train import Result, ToyConfig
 
 __all__ = ["FIG1"]
 
+RHO = 2.0
 PREDICTIVE = 0.005  # 1-NN error of a feature that is fully predictive: below this
 SAME = 0.01  # test error
 GRID = 48
@@ -34,29 +35,13 @@ TITLES = {
     "literal": "spiral='literal'",
     "printed": "as printed: both",
 }
-ERRORS = ("test_error", "probe_easy", "probe_hard")
+ERRORS = {"test_error": "test error", "probe_easy": "easy probe error", "probe_hard": "hard probe error"}
 SPANS = {"easy": 2.2, "hard": 1.9}
-
-
-@dataclass(frozen=True)
-class Config:
-    """The runs."""
-
-    rho: float = 2.0
-    seeds: int = 10
-    epochs: int = 100
-
-
-SCALES = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """SGD and LSAM."""
-    return [
-        ToyConfig(rho=rho, seed=seed, epochs=config.epochs)
-        for rho in (0.0, config.rho)
-        for seed in range(config.seeds)
-    ]
+    return config.sweep((0.0, RHO))
 
 
 def row(result: Result) -> Row:
@@ -103,14 +88,10 @@ def _grid(name: str) -> Tensor:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Errors of the runs, and how separable the variants of the data are."""
-    errors = [
-        [algorithm(group[0]), rho, *(mean(group, column) for column in ERRORS), collapsed(group)]
-        for rho, group in by(rows, "rho").items()
-    ]
+    errors = {(algorithm(group[0]), rho): group for rho, group in by(rows, "rho").items()}
     data = [[TITLES[name], v["spiral"], v["noise"], _nearest(rows, name)] for name, v in VARIANTS.items()]
-    columns = ["algorithm", "ρ", "test error", "easy probe error", "hard probe error", "collapsed"]
     return [
-        report.Table(columns, errors, "Mean over seeds ± standard error, 2000 test points."),
+        mean_table(errors, ["algorithm", "ρ"], ERRORS, "Mean over seeds ± standard error, 2000 test points."),
         report.Table(["data", "spiral", "noise", "1-NN error"], data, "The hard feature alone: 3000 points known."),
     ]
 
@@ -217,10 +198,9 @@ def claims(rows: list[Row]) -> list[report.Claim]:
 FIG1 = Experiment(
     name="fig1",
     title="Figure 1: SGD and LSAM predict the label equally well, but LSAM has learned the spiral.",
-    source="the paper",
     says="Each feature alone is fully predictive of the label. SGD and LSAM have the same in-distribution "
     "performance; SGD has a poor representation of the spiral, LSAM a good one of both features.",
-    scales=SCALES,
+    scales=scales(),
     runs=runs,
     compute=train_each(row, keep_weights=True),
     tables=tables,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
 from samphire.experiments.rows import JUDGED, Row, by, mean
 from samphire.statistics import lower, paired
@@ -25,32 +25,21 @@ LEARNED = (
 
 
 @dataclass(frozen=True)
-class Config:
-    """Noise levels above 0 by kind, radii, seeds."""
+class Config(toy.Config):
+    """Noise levels above 0 by kind, and radii."""
 
     label: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1)
     gaussian: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
     dropout: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4)
     rhos: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0)
-    seeds: int = toy.SEEDS["paper"]
-    epochs: int = toy.EPOCHS["paper"]
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config((0.02, 0.1), (0.25, 1.0), (0.2, 0.4), (0.0, 1.0, 2.0), toy.SEEDS["quick"]),
-    "tiny": Config((0.1,), (0.5,), (0.4,), (0.0, 1.0), toy.SEEDS["tiny"], toy.EPOCHS["tiny"]),
-}
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM without noise, and over kind, place and level of noise."""
-    chosen = toy.sweep(config.rhos, config.seeds, config.epochs)
-    for kind in KINDS:
-        for where in PLACES:
-            for level in getattr(config, kind):
-                settings: dict[str, Any] = {"corruption": kind, "where": where, "level": level}
-                chosen += toy.sweep(config.rhos, config.seeds, config.epochs, **settings)
+    chosen = config.sweep(config.rhos)
+    for kind, where in product(KINDS, PLACES):
+        for level in getattr(config, kind):
+            chosen += config.sweep(config.rhos, corruption=kind, where=where, level=level)
     return chosen
 
 
@@ -80,7 +69,7 @@ def plots(rows: list[Row]) -> list[Any]:
 
 def _panels(rows: list[Row]) -> Iterator[tuple[str, str, list[Row]]]:
     groups = by(rows, "corruption", "where")
-    return ((kind, where, groups[kind, where]) for kind in KINDS for where in PLACES)
+    return ((kind, where, groups[kind, where]) for kind, where in product(KINDS, PLACES))
 
 
 def claims(rows: list[Row]) -> list[report.Claim]:
@@ -112,17 +101,19 @@ def _improves(kind: str, where: str, noisy: list[Row], clean: float) -> report.C
     )
 
 
-FIG10 = Experiment(
+FIG10 = toy.figure(
     name="fig10",
     title="Figure 10: the hard feature's error against rho under noise of three kinds, on both features or the hard "
     "one.",
-    source="the paper",
     says="LSAM improves the probing error of the hard feature in comparison to SGD for all types of noise: "
     "feature-label noise (0 to 10 %), Gaussian noise (σ 0 to 1) and feature dropout (0 to 0.4), on both features or "
     "the hard one.",
-    scales=SCALES,
+    scales=toy.scales(
+        Config,
+        quick={"label": (0.02, 0.1), "gaussian": (0.25, 1.0), "dropout": (0.2, 0.4), "rhos": (0.0, 1.0, 2.0)},
+        tiny={"label": (0.1,), "gaussian": (0.5,), "dropout": (0.4,), "rhos": (0.0, 1.0)},
+    ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

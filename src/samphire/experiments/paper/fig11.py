@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
 from samphire.experiments.rows import JUDGED, Row, by, usable
 from samphire.statistics import Difference, Verdict, all_hold, fact, lower, paired
@@ -22,28 +21,19 @@ Groups = dict[int, list[Row]]  # by batch size
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(toy.Config):
     """Batch sizes at the paper's learning rate, and with a learning rate in proportion."""
 
     batches: tuple[int, ...] = (5, 10, 20, 50, 100, 300)
     scaled: tuple[int, ...] = (5, 10, 20, 50)
     rhos: tuple[float, ...] = toy.RHOS["paper"]
-    seeds: int = toy.SEEDS["paper"]
-    epochs: int = toy.EPOCHS["paper"]
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config((5, 20, 100, 300), (5, 20, 50), toy.RHOS["quick"], toy.SEEDS["quick"]),
-    "tiny": Config((5, 300), (5, 50), (0.0, 1.0), toy.SEEDS["tiny"], toy.EPOCHS["tiny"]),
-}
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM over batch size, rho and seeds, for both choices of the learning rate."""
     settings = [(batch, BASE_LR) for batch in config.batches]
     settings += [(batch, BASE_LR * batch / BASE_BATCH) for batch in config.scaled]
-    return [run for b, lr in settings for run in toy.sweep(config.rhos, config.seeds, config.epochs, batch=b, lr=lr)]
+    return [run for b, lr in settings for run in config.sweep(config.rhos, batch=b, lr=lr)]
 
 
 def fixed(rows: list[Row]) -> Groups:
@@ -187,16 +177,18 @@ def _without_each_seed(groups: Groups, condition: Callable[[Groups], bool]) -> V
     return verdicts.pop() if len(verdicts) == 1 else "open"
 
 
-FIG11 = Experiment(
+FIG11 = toy.figure(
     name="fig11",
     title="Figure 11: LSAM lowers the hard feature's error over a wide range of batch sizes, less so for very large "
     "ones.",
-    source="the paper",
     says="LSAM is generally robust to a wide range of batch sizes, and the best ρ is similar for all; for very large "
     "batches the improvement degrades, and for large ρ the error is more sensitive to the batch size.",
-    scales=SCALES,
+    scales=toy.scales(
+        Config,
+        quick={"batches": (5, 20, 100, 300), "scaled": (5, 20, 50), "rhos": toy.RHOS["quick"]},
+        tiny={"batches": (5, 300), "scaled": (5, 50), "rhos": (0.0, 1.0)},
+    ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
 from samphire.experiments.rows import JUDGED, Row, by, mean
 from samphire.statistics import all_hold, falling, lower, paired, raised
@@ -19,25 +18,16 @@ ALREADY_LEARNED = 0.01  # SGD's hard probe error: below this it cannot show the 
 
 
 @dataclass(frozen=True)
-class Config:
-    """Complexities, radii, seeds and epochs."""
+class Config(toy.Config):
+    """Complexities and radii."""
 
     chis: tuple[float, ...] = (180.0, 270.0, 360.0, 450.0, 540.0)
     rhos: tuple[float, ...] = toy.RHOS["paper"]
-    seeds: int = toy.SEEDS["paper"]
-    epochs: int = toy.EPOCHS["paper"]
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config(chis=(180.0, 360.0, 540.0), rhos=toy.RHOS["quick"], seeds=toy.SEEDS["quick"]),
-    "tiny": Config(chis=(360.0,), rhos=toy.RHOS["tiny"], seeds=toy.SEEDS["tiny"], epochs=toy.EPOCHS["tiny"]),
-}
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM over complexity, rho and seeds."""
-    return [run for chi in config.chis for run in toy.sweep(config.rhos, config.seeds, config.epochs, chi=chi)]
+    return [run for chi in config.chis for run in config.sweep(config.rhos, chi=chi)]
 
 
 def tables(rows: list[Row]) -> list[report.Table]:
@@ -103,15 +93,17 @@ def _progressive(groups: dict[float, list[Row]]) -> report.Claim:
     )
 
 
-FIG2 = Experiment(
+FIG2 = toy.figure(
     name="fig2",
     title="Figure 2: the hard feature's probe error falls with rho, for every complexity of the spiral.",
-    source="the paper",
     says="The learned spiral feature is poorest at ρ = 0, which is SGD, and progressively improves with ρ, for "
     "multiple complexities χ of the spiral.",
-    scales=SCALES,
+    scales=toy.scales(
+        Config,
+        quick={"chis": (180.0, 360.0, 540.0), "rhos": toy.RHOS["quick"]},
+        tiny={"chis": (360.0,), "rhos": toy.RHOS["tiny"]},
+    ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

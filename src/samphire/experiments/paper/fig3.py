@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
 from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean, usable
 from samphire.statistics import Estimate, all_hold, equal, higher, lower, paired, raised, rising
@@ -19,22 +18,13 @@ NEARLY = 0.1  # how close to 1 is close, and how close to the value at rho = 0, 
 
 
 @dataclass(frozen=True)
-class Config:
-    """Complexities and radii for each kind of head, seeds and epochs."""
+class Config(toy.Config):
+    """Complexities and radii for each kind of head."""
 
     chis: tuple[float, ...] = (180.0, 360.0, 540.0)
     rhos: tuple[float, ...] = toy.RHOS["paper"]
     frozen_chis: tuple[float, ...] = (180.0, 360.0, 540.0)
     frozen_rhos: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
-    seeds: int = toy.SEEDS["paper"]
-    epochs: int = toy.EPOCHS["paper"]
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config(rhos=toy.RHOS["quick"], frozen_chis=(360.0,), seeds=toy.SEEDS["quick"]),
-    "tiny": Config((360.0,), toy.RHOS["tiny"], (360.0,), (0.0, 0.5), toy.SEEDS["tiny"], toy.EPOCHS["tiny"]),
-}
 
 
 def runs(config: Config) -> list[ToyConfig]:
@@ -44,7 +34,7 @@ def runs(config: Config) -> list[ToyConfig]:
         run
         for train_head, (chis, rhos) in grids.items()
         for chi in chis
-        for run in toy.sweep(rhos, config.seeds, config.epochs, chi=chi, train_head=train_head)
+        for run in config.sweep(rhos, chi=chi, train_head=train_head)
     ]
 
 
@@ -146,16 +136,18 @@ def _stays(where: str, cells: dict[float, list[Row]]) -> report.Claim:
     )
 
 
-FIG3 = Experiment(
+FIG3 = toy.figure(
     name="fig3",
     title="Figure 3: the phantom ratio of hard to easy rises with rho; the real one is constant only in a frozen "
     "head.",
-    source="the paper",
     says="The phantom ratio is close to 1 at ρ = 0 and increases with ρ; the real ratio remains nearly constant, so "
     "the re-balancing comes from the perturbation.",
-    scales=SCALES,
+    scales=toy.scales(
+        Config,
+        quick={"rhos": toy.RHOS["quick"], "frozen_chis": (360.0,)},
+        tiny={"chis": (360.0,), "rhos": toy.RHOS["tiny"], "frozen_chis": (360.0,), "frozen_rhos": (0.0, 0.5)},
+    ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

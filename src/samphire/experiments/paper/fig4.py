@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from samphire import mechanisms, report
 from samphire.experiments.experiment import Experiment, train_each
-from samphire.experiments.paper.toy import head
-from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean, usable
+from samphire.experiments.paper.toy import Config, head, scales
+from samphire.experiments.rows import JUDGED, Row, by, mean, mean_table, usable
 from samphire.statistics import Verdict, higher, lower, paired
 from samphire.train import Result, ToyConfig
 
@@ -30,24 +30,9 @@ LABELS = {
 }
 
 
-@dataclass(frozen=True)
-class Config:
-    """How many runs, and how long."""
-
-    seeds: int = 10
-    epochs: int = 100
-
-
-SCALES = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
-
-
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM with a trained and a frozen head."""
-    return [
-        ToyConfig(rho=rho, train_head=train_head, seed=seed, epochs=config.epochs)
-        for train_head, rho in SETTINGS
-        for seed in range(config.seeds)
-    ]
+    return [run for train_head, rho in SETTINGS for run in config.sweep((rho,), train_head=train_head)]
 
 
 def row(result: Result) -> Row:
@@ -82,14 +67,14 @@ def _along(values: Tensor) -> list[list[float]]:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Medians over batches, mean over seeds."""
-    names = [*SERIES, "raised", "crossed"]
-    lines = [
-        [head(trained), rho, *(mean(group, name) for name in names), collapsed(group)]
-        for (trained, rho), group in by(rows, "train_head", "rho").items()
-    ]
-    columns = ["head", "ρ", "ṽ_easy/v_easy", "ṽ_hard/v_hard", "hard part, real", "hard part, phantom",
-               "batches with hard > easy", "batches with ṽ_easy ≤ 0", "collapsed"]  # fmt: skip
-    return [report.Table(columns, lines, "Medians over all batches of training; mean over seeds ± standard error.")]
+    columns = {
+        "factor_easy": "ṽ_easy/v_easy", "factor_hard": "ṽ_hard/v_hard", "part_real": "hard part, real",
+        "part_phantom": "hard part, phantom", "raised": "batches with hard > easy",
+        "crossed": "batches with ṽ_easy ≤ 0",
+    }  # fmt: skip
+    cells = {(head(trained), rho): group for (trained, rho), group in by(rows, "train_head", "rho").items()}
+    caption = "Medians over all batches of training; mean over seeds ± standard error."
+    return [mean_table(cells, ["head", "ρ"], columns, caption)]
 
 
 def plots(rows: list[Row]) -> list[Any]:
@@ -166,10 +151,9 @@ _CLAIMS: tuple[tuple[str, Callable[[list[Row]], Verdict], tuple[str, ...]], ...]
 FIG4 = Experiment(
     name="fig4",
     title="Figure 4: LSAM shifts the effective learning rates from the easy to the hard feature.",
-    source="the paper",
     says="LSAM increases the learning rate of the hard feature (ṽ_hard/v_hard) and decreases that of the easy one, "
     "and the hard feature's part of the rates is larger at the phantom parameter than at the real one.",
-    scales=SCALES,
+    scales=scales(),
     runs=runs,
     compute=train_each(row),
     tables=tables,

@@ -25,15 +25,14 @@ def plots(rows: list[Row]) -> list[Any]:
 
 
 FIG5_TOY = weights.toy_figure(
+    weights.UNIFORMITY,
+    plots,
+    weights.SHOWN,
     name="fig5-toy",
     title="Figure 5, the toy: at the phantom parameter the importance weights are spread more evenly.",
     says="Lorenz curves of the importance weights: within an LSAM checkpoint the weights at the phantom parameter "
     "are closer to uniform than those at the real one, and so are LSAM's (phantom) against those of an SGD "
     "checkpoint (real).",
-    epoch=weights.SHOWN,
-    table=weights.uniformity_table,
-    plots=plots,
-    claims=weights.uniformity_claims,
     notes=(
         f"The checkpoint is that of epoch {weights.SHOWN}; the paper says only that training is incomplete. The "
         "second comparison depends on the epoch: see figure 8.",

@@ -8,9 +8,8 @@ from samphire import report
 from samphire.experiments.paper import importance_weights as weights
 from samphire.experiments.rows import Row, by
 
-__all__ = ["COLUMNS", "FIG6_TOY", "FIT_NOTES"]
+__all__ = ["FIG6_TOY", "FIT_NOTES"]
 
-COLUMNS = {"real": "real, λ", "phantom": "phantom, λ̃", "ratio": "gain in share, λ̃/λ"}
 FIT_NOTES = (
     f"The checkpoint is that of epoch {weights.SHOWN}; bins are 1 wide in the easy and 0.5 in the hard contribution.",
     "Captions 6 and 9 print y v_easy Φ_hard for the hard contribution; read y v_hard Φ_hard.",
@@ -28,9 +27,9 @@ def _plot(rows: list[Row]) -> Any:
     cells = by(rows, "algorithm")
     with report.figure(len(cells), 3, (9.5, 5.6), squeeze=False, sharex=True, sharey=True) as (figure, axes):
         for line, (name, group) in zip(axes, cells.items(), strict=True):
-            drawn = [weights.draw_medians(panel, group, which) for panel, which in zip(line, COLUMNS, strict=True)]
+            drawn = [weights.draw_medians(panel, group, at) for panel, at in zip(line, weights.PLACES, strict=True)]
             line[0].set_ylabel(f"{name}\nhard contribution, y v Φ")
-        for panel, title in zip(axes[0], COLUMNS.values(), strict=True):
+        for panel, title in zip(axes[0], weights.PLACES.values(), strict=True):
             panel.set_title(title)
         for panel in axes[-1]:
             panel.set_xlabel("easy contribution, y v Φ")
@@ -42,14 +41,13 @@ def _plot(rows: list[Row]) -> Any:
 
 
 FIG6_TOY = weights.toy_figure(
+    weights.FIT,
+    plots,
+    weights.SHOWN,
     name="fig6-toy",
     title="Figure 6, the toy: LSAM gives more weight to points that the easy feature fits well and the hard one "
     "poorly.",
     says="Points that the easy feature fits poorly are assigned less importance by SAM, points that the hard feature "
     "fits poorly more: LSAM up-weights what is well fit by the easy but poorly fit by the hard feature.",
-    epoch=weights.SHOWN,
-    table=weights.fit_table,
-    plots=plots,
-    claims=weights.fit_claims,
     notes=FIT_NOTES,
 )

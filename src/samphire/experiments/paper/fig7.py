@@ -9,9 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from samphire import report
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import toy
-from samphire.experiments.rows import JUDGED, Row, by, collapsed, mean, usable
+from samphire.experiments.rows import JUDGED, Row, by, mean, mean_table, usable
 from samphire.statistics import all_hold, lower, not_higher, paired
 from samphire.train import ToyConfig
 
@@ -22,32 +21,22 @@ SAME = 0.02  # hard probe error
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(toy.Config):
     """Interventions over v*_hard, LSAM over rho, for both kinds of head."""
 
     stars: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
     rhos: tuple[float, ...] = toy.RHOS["paper"]
     frozen_rhos: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
-    seeds: int = toy.SEEDS["paper"]
-    epochs: int = toy.EPOCHS["paper"]
-
-
-SCALES = {
-    "paper": Config(),
-    "quick": Config(stars=(0.5, 1.0, 2.0, 4.0), rhos=toy.RHOS["quick"], seeds=toy.SEEDS["quick"]),
-    "tiny": Config((1.0, 4.0), toy.RHOS["tiny"], (0.0, 0.5), toy.SEEDS["tiny"], toy.EPOCHS["tiny"]),
-}
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """LSAM and the three interventions."""
     chosen = []
     for head, rhos in ((True, config.rhos), (False, config.frozen_rhos)):
-        chosen += toy.sweep(rhos, config.seeds, config.epochs, train_head=head)
+        chosen += config.sweep(rhos, train_head=head)
         for name in EFFECTS:
             for star in config.stars if head or name != "both" else ():
-                settings: dict[str, Any] = {"algorithm": name, "v_star": star, "train_head": head}
-                chosen += toy.sweep((0.0,), config.seeds, config.epochs, **settings)
+                chosen += config.sweep((0.0,), algorithm=name, v_star=star, train_head=head)
     return chosen
 
 
@@ -61,16 +50,13 @@ def _heads(rows: list[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """Errors against the ratio."""
-    lines = []
+    cells: dict[tuple[Any, ...], list[Row]] = {}
     for (trained, name, rho, star), cell in by(rows, "train_head", "algorithm", "rho", "v_star").items():
-        setting = [name, f"v*_hard = {star:g}", star]
+        key: tuple[Any, ...] = (toy.head(trained), name, f"v*_hard = {star:g}", star)
         if name == "lsam":
-            setting = ["LSAM", f"ρ = {rho:g}", mean(cell, "phantom_ratio")]
-        errors = [mean(cell, column) for column in ("probe_hard", "probe_easy", "test_error")]
-        lines.append([toy.head(trained), *setting, *errors, collapsed(cell)])
-    columns = ["head", "algorithm", "setting", "ratio", "hard probe error", "easy probe error", "test error",
-               "collapsed"]  # fmt: skip
-    return [report.Table(columns, lines, toy.CAPTION)]
+            key = (toy.head(trained), "LSAM", f"ρ = {rho:g}", mean(cell, "phantom_ratio"))
+        cells[key] = cell
+    return [mean_table(cells, ["head", "algorithm", "setting", "ratio"], toy.ERRORS, toy.CAPTION)]
 
 
 def plots(rows: list[Row]) -> list[Any]:
@@ -79,13 +65,7 @@ def plots(rows: list[Row]) -> list[Any]:
         for line, (head, kinds) in zip(panels, _heads(rows), strict=True):
             for axes, (name, title) in zip(line, EFFECTS.items(), strict=True):
                 _draw_lsam(axes, kinds["lsam"])
-                cells = by(kinds[name], "v_star")
-                report.curve(
-                    axes,
-                    list(cells),
-                    [usable(c, "probe_hard") for c in cells.values()],
-                    "intervention, at v*_hard / v*_easy",
-                )
+                toy.draw(axes, kinds[name], "intervention, at v*_hard / v*_easy", x="v_star")
                 axes.set_title(f"{title}, {head}")
             line[0].set_ylabel(toy.HARD_AXIS)
         axes.set_xscale("log", base=2)
@@ -176,15 +156,17 @@ def at_ratio(rows: list[Row], ratio: float) -> float:
     return math.nan
 
 
-FIG7 = Experiment(
+FIG7 = toy.figure(
     name="fig7",
     title="Figure 7: each of LSAM's two effects alone lowers the hard feature's error, and the pair does so most.",
-    source="the paper",
     says="Importance weighting alone and learning rates alone both lower the hard feature's error, by comparable "
     "amounts; together they match LSAM at the same ratio of hard to easy.",
-    scales=SCALES,
+    scales=toy.scales(
+        Config,
+        quick={"stars": (0.5, 1.0, 2.0, 4.0), "rhos": toy.RHOS["quick"]},
+        tiny={"stars": (1.0, 4.0), "rhos": toy.RHOS["tiny"], "frozen_rhos": (0.0, 0.5)},
+    ),
     runs=runs,
-    compute=toy.COMPUTE,
     tables=tables,
     plots=plots,
     claims=claims,

@@ -31,13 +31,11 @@ def plots(rows: list[Row]) -> list[Any]:
 
 
 FIG8_TOY = weights.toy_figure(
+    weights.UNIFORMITY,
+    plots,
     name="fig8-toy",
     title="Figure 8, the toy: the phantom weights are spread more evenly throughout training.",
     says="Figure 5 over several checkpoints: the phantom weights stay more uniform for the duration of training.",
-    epoch=None,
-    table=weights.uniformity_table,
-    plots=plots,
-    claims=weights.uniformity_claims,
     notes=(
         "The paper does not say which epochs it shows.",
         "Late in training with a trained head LSAM's phantom weights are no longer more uniform than SGD's real "

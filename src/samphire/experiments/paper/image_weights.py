@@ -299,20 +299,9 @@ def _lorenz(rows: list[Row], middle: bool) -> list[Any]:
 def _medians(rows: list[Row], middle: bool) -> list[Any]:
     """A column for each algorithm, or for each epoch of the sharpness-aware one; real, phantom, and the gain."""
     points = [point for point in checkpoints(rows, middle) if middle or point["rho"]]
-    columns = by(points, "algorithm" if middle else "epoch")
-    size = (2.4 * len(columns) + 1.8, 6.6)
-    with report.figure(3, len(columns), size, squeeze=False, sharex=True, sharey=True) as (figure, axes):
-        for column, (name, group) in zip(axes.T, columns.items(), strict=True):
-            drawn = [
-                weights.draw_medians(panel, group, which, BINS, MOST)
-                for panel, which in zip(column, ("real", "phantom", "ratio"), strict=True)
-            ]
-            column[0].set_title(name if middle else f"epoch {name}")
-        for panel, label in zip(axes[:, 0], ("real, λ", "phantom, λ̃", "gain in share, λ̃/λ"), strict=True):
-            panel.set_ylabel(label)
-        weights.fit_limits(axes[0, 0], points, BINS)
-        figure.colorbar(drawn[0], ax=axes[:2], label="median importance weight", extend="min")
-        figure.colorbar(drawn[2], ax=axes[2], label="relative to mean", extend="both")
+    groups = by(points, "algorithm" if middle else "epoch")
+    columns = {name if middle else f"epoch {name}": group for name, group in groups.items()}
+    with weights.median_columns(columns, (2.4 * len(columns) + 1.8, 6.6), BINS, MOST) as figure:
         when = f"epoch {points[0]['epoch']}" if middle else points[0]["algorithm"]
         figure.suptitle(f"{when}, {points[0]['setting']}")
         for kind, write in (("easy", figure.supxlabel), ("hard", figure.supylabel)):
@@ -321,14 +310,12 @@ def _medians(rows: list[Row], middle: bool) -> list[Any]:
     return [figure]
 
 
-UNIFORMITY = (weights.uniformity_table, _lorenz, weights.uniformity_claims)
-FIT = (weights.fit_table, _medians, weights.fit_claims)
+UNIFORMITY, FIT = (*weights.UNIFORMITY, _lorenz), (*weights.FIT, _medians)
 IMAGE_FIGURES = {
     number: tuple(
         Experiment(
             name=f"fig{number}-{data}",
             title=f"Figure {number}, {name}: {title}",
-            source="the paper",
             says=toy.says,
             scales=scales(data),
             runs=runs,
@@ -341,7 +328,7 @@ IMAGE_FIGURES = {
         )
         for data, name in (("celeba", "CelebA"), ("waterbirds", "Waterbirds"))
     )
-    for number, toy, (table, plot, claims), middle, title in (
+    for number, toy, (table, claims, plot), middle, title in (
         (5, FIG5_TOY, UNIFORMITY, True, "at the phantom parameter the importance weights are spread more evenly."),
         (6, FIG6_TOY, FIT, True, "SAM gives more weight to images that only the easy feature fits well."),
         (8, FIG8_TOY, UNIFORMITY, False, "the phantom weights are spread more evenly throughout training."),

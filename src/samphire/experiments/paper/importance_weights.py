@@ -8,9 +8,10 @@ runs and rows. Numbers, claims and pictures serve networks on images as well
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,17 +20,19 @@ from torch import Tensor
 
 from samphire import mechanisms, report
 from samphire.experiments.experiment import Experiment, train_each
-from samphire.experiments.paper.toy import algorithm, head
+from samphire.experiments.paper.toy import Config, algorithm, head, scales
 from samphire.experiments.rows import JUDGED, Row, by, mean, usable
 from samphire.records import generator
 from samphire.statistics import Difference, Estimate, all_hold, estimate, higher, paired
 from samphire.train import Checkpoint, Result, ToyConfig
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = [
-    "BINS", "COMPUTE", "NOTES", "RHOS", "SCALES", "SHOWN", "Bins", "Config",
-    "batches", "cells", "checkpoints", "draw_lorenz", "draw_medians", "features", "fit_claims", "fit_limits",
-    "fit_table", "measured", "phantom_weights", "rounded", "row", "runs", "toy_figure", "uniformity_claims",
-    "uniformity_table",
+    "BINS", "FIT", "PLACES", "SHOWN", "UNIFORMITY", "Bins",
+    "batches", "cells", "draw_lorenz", "draw_medians", "features", "fit_limits", "measured", "median_columns",
+    "phantom_weights", "rounded", "row", "toy_figure",
 ]  # fmt: skip
 
 EPOCHS = (1, 5, 10, 25, 50, 100)
@@ -37,6 +40,7 @@ SHOWN = 10  # the epoch of figures 5 and 6: few training errors are left, and th
 RHOS = {True: 1.0, False: 0.5}  # trained head, head frozen at (1, 1): there rho < v_easy, so v~_easy stays positive
 Bins = tuple[Tensor, Tensor]
 BINS: Bins = torch.linspace(-8, 24, 33).double(), torch.linspace(-6, 10, 33).double()  # easy, hard
+PLACES = {"real": "real, λ", "phantom": "phantom, λ̃", "ratio": "gain in share, λ̃/λ"}
 CURVE = 60  # steps of a stored Lorenz curve
 NOTES = (
     "The paper gives neither ρ nor epochs nor seeds. We take ρ = 1 with a trained head (the text) and ρ = 0.5 with "
@@ -46,25 +50,9 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Config:
-    """How many runs, and how long."""
-
-    seeds: int = 10
-    epochs: int = 100
-
-
-SCALES = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
-
-
 def runs(config: Config) -> list[ToyConfig]:
     """SGD and LSAM, with a trained and a frozen head."""
-    return [
-        ToyConfig(rho=rho, train_head=train_head, seed=seed, epochs=config.epochs)
-        for train_head, radius in RHOS.items()
-        for rho in (0.0, radius)
-        for seed in range(config.seeds)
-    ]
+    return [run for train_head, rho in RHOS.items() for run in config.sweep((0.0, rho), train_head=train_head)]
 
 
 def features(config: ToyConfig, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,7 +182,7 @@ def _at_every_epoch(text: str, change: Change, rows: Sequence[Row], paper: str, 
     return report.Claim(text, all_hold(verdicts.values()), ours, paper, f"{JUDGED} {detail}")
 
 
-def uniformity_table(rows: list[Row]) -> report.Table:
+def _uniformity_table(rows: list[Row]) -> report.Table:
     """Gini coefficient and effective sample size of the weights."""
     columns = {
         "gini_real": "Gini, real",
@@ -214,7 +202,7 @@ def _table(rows: list[Row], columns: dict[str, str], caption: str) -> report.Tab
     return report.Table(["setting", "checkpoint", "epoch", *columns.values()], lines, caption)
 
 
-def uniformity_claims(rows: list[Row]) -> list[report.Claim]:
+def _uniformity_claims(rows: list[Row]) -> list[report.Claim]:
     """Both comparisons of figure 5, for each setting."""
 
     def within(group: list[Row]) -> Difference:
@@ -257,25 +245,23 @@ def draw_lorenz(axes: Any, rows: list[Row]) -> None:
     axes.grid(visible=False)
 
 
-def fit_table(rows: list[Row]) -> report.Table:
+def _fit_table(rows: list[Row]) -> report.Table:
     """Which points gain weight at the phantom parameter."""
     caption = (
         "Share of the weight on points fit well by the easy and poorly by the hard feature (above and below the "
         "median), and rank correlations of log(λ̃/λ) with the contributions; mean over seeds ± standard error."
     )
-    return _table(rows, _FIT, caption)
+    columns = {
+        "share_real": "share, real",
+        "share_phantom": "share, phantom",
+        "gain_easy": "gain with easy",
+        "gain_hard": "gain with hard",
+        "gain_hard_matched": "gain with hard at equal λ",
+    }
+    return _table(rows, columns, caption)
 
 
-_FIT = {
-    "share_real": "share, real",
-    "share_phantom": "share, phantom",
-    "gain_easy": "gain with easy",
-    "gain_hard": "gain with hard",
-    "gain_hard_matched": "gain with hard at equal λ",
-}
-
-
-def fit_claims(rows: list[Row]) -> list[report.Claim]:
+def _fit_claims(rows: list[Row]) -> list[report.Claim]:
     """Which points the phantom parameter of LSAM or SAM weights more, for each setting."""
     return [
         _at_every_epoch(text.format(place), change, group, paper, detail)
@@ -351,39 +337,47 @@ def _mean_grid(rows: list[Row], which: str, bins: Bins) -> Tensor:
     return (total / count).exp()
 
 
+@contextmanager
+def median_columns(
+    columns: Mapping[str, list[Row]], size: tuple[float, float], bins: Bins = BINS, most: float = 100
+) -> Iterator[Figure]:
+    """A picture with a column for each group of rows, by title: real and phantom weights, and the gain in share."""
+    with report.figure(3, len(columns), size, squeeze=False, sharex=True, sharey=True) as (figure, axes):
+        for column, (title, group) in zip(axes.T, columns.items(), strict=True):
+            drawn = [draw_medians(panel, group, at, bins, most) for panel, at in zip(column, PLACES, strict=True)]
+            column[0].set_title(title)
+        for panel, label in zip(axes[:, 0], PLACES.values(), strict=True):
+            panel.set_ylabel(label)
+        fit_limits(axes[0, 0], [row for group in columns.values() for row in group], bins)
+        figure.colorbar(drawn[0], ax=axes[:2], label="median importance weight", extend="min")
+        figure.colorbar(drawn[2], ax=axes[2], label="relative to mean", extend="both")
+        yield figure
+
+
+Reading = tuple[Callable[[list[Row]], report.Table], Callable[[list[Row]], list[report.Claim]]]
+UNIFORMITY: Reading = _uniformity_table, _uniformity_claims
+FIT: Reading = _fit_table, _fit_claims
+
+
 def toy_figure(
-    *,
-    name: str,
-    title: str,
-    says: str,
-    epoch: int | None,
-    table: Callable[[list[Row]], report.Table],
-    plots: Callable[[list[Row]], Sequence[Any]],
-    claims: Callable[[list[Row]], Sequence[report.Claim]],
-    notes: tuple[str, ...],
+    reading: Reading, plots: Callable[[list[Row]], list[Any]], epoch: int | None = None, **record: Any
 ) -> Experiment:
     """A figure of the toy's importance weights.
 
     Args:
-        name: Of the experiment.
-        title: One line.
-        says: What the paper reports.
-        epoch: The checkpoint to show; None for all.
-        table: From rows of checkpoints.
+        reading: Table and claims from rows of checkpoints: ``UNIFORMITY`` or ``FIT``.
         plots: From rows of checkpoints.
-        claims: From rows of checkpoints.
-        notes: Beside those that all four figures have.
+        epoch: The checkpoint to show; None for all.
+        **record: Name, title, what the paper says, and notes beside those that all four figures have.
     """
+    table, claims = reading
+    record["notes"] = NOTES + record["notes"]
     return Experiment(
-        name=name,
-        title=title,
-        source="the paper",
-        says=says,
-        scales=SCALES,
+        scales=scales(),
         runs=runs,
         compute=COMPUTE,
         tables=lambda rows: [table(checkpoints(rows, epoch))],
         plots=lambda rows: plots(checkpoints(rows, epoch)),
         claims=lambda rows: claims(checkpoints(rows, epoch)),
-        notes=(*NOTES, *notes),
+        **record,
     )

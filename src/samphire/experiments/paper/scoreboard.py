@@ -46,12 +46,10 @@ ONE_PASS = {"lsam"}  # the clean pass can share the forward of the perturbed one
 
 
 @dataclass(frozen=True)
-class Config:
-    """Which strengths of each rule, seeds, and the training."""
+class Config(toy.Config):
+    """Which strengths of each rule, and the training."""
 
     tried: tuple[int, ...] = (0, 1, 2)
-    seeds: int = toy.SEEDS["paper"]
-    epochs: int = toy.EPOCHS["paper"]
     batch: int = 5
     lr: float = 0.01
 
@@ -59,31 +57,20 @@ class Config:
 SCALES = {
     "paper": Config(),
     "quick": Config(epochs=25, batch=25, lr=0.05),
-    "tiny": Config((1,), toy.SEEDS["tiny"], epochs=1, batch=50, lr=0.1),
+    "tiny": Config((1,), seeds=2, epochs=1, batch=50, lr=0.1),
 }
 
 
 def runs(config: Config) -> list[ToyConfig | RuleConfig]:
     """SGD, and every rule at its strengths."""
-    seeds = range(config.seeds)
-    chosen: list[ToyConfig | RuleConfig] = [
-        ToyConfig(seed=s, epochs=config.epochs, batch=config.batch, lr=config.lr) for s in seeds
-    ]
+    chosen: list[ToyConfig | RuleConfig] = [*config.sweep((0.0,), batch=config.batch, lr=config.lr)]
     for name in optim.RULES:
         trial = TRIALS.get(name, Trial())
         for i in config.tried:
             value = trial.values[i] * (config.lr if trial.in_rates else 1.0)
-            chosen += [
-                RuleConfig(
-                    seed=seed,
-                    epochs=config.epochs,
-                    batch=config.batch,
-                    lr=1.0 if trial.in_rates else config.lr,
-                    name=name,
-                    settings=((trial.setting, value),),
-                )
-                for seed in seeds
-            ]
+            lr, settings = 1.0 if trial.in_rates else config.lr, ((trial.setting, value),)
+            common: dict[str, Any] = {"epochs": config.epochs, "batch": config.batch, "lr": lr}
+            chosen += [RuleConfig(seed=s, name=name, settings=settings, **common) for s in range(config.seeds)]
     return chosen
 
 
@@ -254,7 +241,6 @@ def _nothing_better(entries: dict[str, Entry]) -> report.Claim:
 SCOREBOARD = Experiment(
     name="scoreboard",
     title="Scoreboard: every rule on the spiral, its hard probe error against its cost in passes.",
-    source="the paper",
     says="Springer et al. compare SGD, SAM and LSAM: both balance the features, LSAM by the head alone. The papers "
     "of the other rules compare test accuracy with SAM's and say nothing of features.",
     scales=SCALES,

@@ -12,7 +12,6 @@ from scipy.stats import page_trend_test
 
 from samphire import report
 from samphire.experiments.claims import lower_claim
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import tuning
 from samphire.experiments.paper.tuning import ALGORITHMS, Blocks, Tuning, by_difficulty, once, spread, title_of
 from samphire.experiments.rows import Row, by
@@ -238,11 +237,10 @@ def _by_radius(runs: Sequence[Row], side: str, lr: float, feature: str) -> tuple
     return [run["rho"] for run in mine], [100 * run["probe"][feature] for run in mine]
 
 
-TABLE1 = Experiment(
+TABLE1 = tuning.table(
     name="table1",
     title="Table 1: test error and probe errors of the easy and the hard feature, SGD against SAM, on four data "
     "sets.",
-    source="the paper",
     says="SAM has lower test errors and lower probe errors of both features on all four data sets; the gain is "
     "largest for the hard feature of CelebA (20.9 to 15.1 %) and for the easy one of FMNIST-MNIST (5.8 to 0.3 %).",
     scales={
@@ -262,8 +260,6 @@ TABLE1 = Experiment(
         ),
         "tiny": Blocks((_short("fmnist-mnist", epochs=1, examples=100, resamples=1),)),
     },
-    runs=tuning.blocks,
-    compute=tuning.compute,
     tables=tables,
     plots=plots,
     claims=claims,

@@ -7,7 +7,6 @@ from typing import Any
 
 from samphire import report, sweep
 from samphire.experiments.claims import lower_claim
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.paper import tuning
 from samphire.experiments.paper.tuning import ALGORITHMS, Blocks, Tuning, runs_of, spread, title_of
 from samphire.experiments.rows import Row, by
@@ -25,6 +24,7 @@ PAPER = {
     },
 }
 LITE = {"model": "efficientnet_lite0", "size": 96, "batch": 32}
+SMALLEST = {"model": "samphire.experiments.paper.image_weights:smallest", "weights": None}
 TARGETS: Sequence[str] = sweep.GRIDS["pacs"]["targets"]
 
 
@@ -104,10 +104,9 @@ def plots(rows: Sequence[Row]) -> list[Any]:
     return [figure]
 
 
-TABLE2 = Experiment(
+TABLE2 = tuning.table(
     name="table2",
     title="Table 2: transfer to a domain that was not trained on, SGD against SAM, on PACS, VLCS and OfficeHome.",
-    source="the paper",
     says="A linear probe on the target domain is more accurate after SAM than after SGD, for every domain of every "
     "set.",
     scales={
@@ -116,19 +115,8 @@ TABLE2 = Experiment(
         ),
         "reduced": _short(TARGETS, 2, examples=1600, epochs=5, **LITE),
         "quick": _short(TARGETS[-1:], 1, examples=500, epochs=2, **LITE),
-        "tiny": _short(
-            TARGETS[:1],
-            2,
-            model="samphire.experiments.paper.image_weights:smallest",
-            weights=None,
-            size=8,
-            batch=16,
-            epochs=1,
-            augment=False,
-        ),
+        "tiny": _short(TARGETS[:1], 2, **SMALLEST, size=8, batch=16, epochs=1, augment=False),
     },
-    runs=tuning.blocks,
-    compute=tuning.compute,
     tables=tables,
     plots=plots,
     claims=claims,

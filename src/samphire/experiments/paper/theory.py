@@ -13,8 +13,8 @@ from torch.func import functional_call, grad, vmap
 
 from samphire import mechanisms, report
 from samphire.experiments.experiment import Experiment, train_each
+from samphire.experiments.paper import toy
 from samphire.experiments.paper.importance_weights import batches, features
-from samphire.experiments.paper.toy import algorithm
 from samphire.experiments.rows import JUDGED, Row, by
 from samphire.mechanisms import Comparison
 from samphire.models import ToyNet, two_views
@@ -61,19 +61,15 @@ DRAWN = ("lsam_5", "sam_0.1", "linear", "relu", "speed", "slope", "matched", "ma
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(toy.Config):
     """How many runs, and how long."""
 
-    seeds: int = 10
     epochs: int = 50
-
-
-SCALES = {"paper": Config(), "quick": Config(seeds=5), "tiny": Config(seeds=2, epochs=3)}
 
 
 def runs(config: Config) -> list[ToyConfig]:
     """SGD and LSAM."""
-    return [ToyConfig(rho=rho, seed=seed, epochs=config.epochs) for rho in (0.0, RHO) for seed in range(config.seeds)]
+    return config.sweep((0.0, RHO))
 
 
 def row(result: Result) -> Row:
@@ -153,14 +149,9 @@ def _norms(net: ToyNet, x: Tensor) -> dict[str, Comparison]:
     linear = mechanisms.feature_gradient(v[0], weights, x, relu=False).squared_norm
     relu = mechanisms.feature_gradient(v[0], weights, x, biases).squared_norm
     return {
-        "linear": Comparison(linear, _squared_norms(_linear, (v[0], *weights), x)),
+        "linear": Comparison(linear, _squared_norms(lambda w, x: w[0] @ w[1] @ w[2] @ x, (v[0], *weights), x)),
         "relu": Comparison(relu, _squared_norms(_relu, (v[0], *weights, *biases), x)),
     }
-
-
-def _linear(w: tuple[Tensor, ...], x: Tensor) -> Tensor:
-    v, first, second = w
-    return v @ first @ second @ x
 
 
 def _relu(w: tuple[Tensor, ...], x: Tensor) -> Tensor:
@@ -207,7 +198,7 @@ def tables(rows: list[Row]) -> list[report.Table]:
     """Largest errors, and how often the phantom ratio rises."""
     errors = [[check.text, *_largest(rows, name), check.tolerance] for name, check in CHECKS.items()]
     rising = [
-        [algorithm(group[0]), epoch, estimate(row["raised"] / max(row["valid"], 1) for row in group),
+        [toy.algorithm(group[0]), epoch, estimate(row["raised"] / max(row["valid"], 1) for row in group),
          f"{sum(row['agree'] for row in group)} of {sum(row['valid'] for row in group)}"]
         for (_, epoch), group in by(_rising(rows), "rho", "epoch").items()
     ]  # fmt: skip
@@ -299,10 +290,9 @@ def _second_order(rows: list[Row]) -> report.Claim:
 THEORY = Experiment(
     name="theory",
     title="Theory: what appendix D and our propositions P1 to P4 predict, beside what is measured along training.",
-    source="the paper",
     says="Appendix D: to first order the phantom step multiplies an importance weight by exp(ρ|∇f|), where |∇f| is "
     "the norm of the representation for LSAM, and a weighted sum over layers for linear and ReLU networks.",
-    scales=SCALES,
+    scales=toy.scales(Config),
     runs=runs,
     compute=train_each(row, checkpoints=EPOCHS, keep_weights=True),
     tables=tables,

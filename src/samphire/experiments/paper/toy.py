@@ -1,49 +1,62 @@
-"""What the figures of the toy share: grids, so that a run is trained once for all of them; rows, curves, tables."""
+"""What the figures of the toy share: scales, so that a run is trained once for all of them; rows, curves, tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from samphire import mechanisms, report
-from samphire.experiments.experiment import train_each
-from samphire.experiments.rows import Row, by, collapsed, mean, usable
+from samphire.experiments.experiment import Experiment, train_each
+from samphire.experiments.rows import Row, by, mean_table, usable
 from samphire.train import Result, ToyConfig
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "CAPTION", "COMPUTE", "EPOCHS", "HARD_AXIS", "RHOS", "RHO_AXIS", "SEEDS", "SPIRAL",
-    "algorithm", "best_rho", "draw", "error_table", "from_zero", "head", "summary_row", "sweep",
+    "CAPTION", "ERRORS", "HARD_AXIS", "RHOS", "RHO_AXIS", "SPIRAL", "Config",
+    "algorithm", "best_rho", "draw", "error_table", "figure", "from_zero", "head", "scales", "summary_row",
 ]  # fmt: skip
 
-RHOS = {
-    "paper": (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0),
-    "quick": (0.0, 0.5, 1.0, 1.5, 2.0),
-    "tiny": (0.0, 2.0),
-}
-SEEDS = {"paper": 10, "quick": 5, "tiny": 2}
-EPOCHS = {"paper": 100, "quick": 100, "tiny": 3}
-
+RHOS = {"paper": (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0), "quick": (0.0, 0.5, 1.0, 1.5, 2.0), "tiny": (0.0, 2.0)}
 SPIRAL = "The arms of the spiral are point reflections of each other: as printed (equations 43-44) they cross."
 RHO_AXIS = "ρ (0 is SGD)"
 HARD_AXIS = "hard probe error"
+ERRORS = {"probe_hard": "hard probe error", "probe_easy": "easy probe error", "test_error": "test error"}
 CAPTION = "Mean over seeds ± standard error, 2000 test points. Collapsed runs are counted, not averaged."
 
 
-def sweep(rhos: Iterable[float], seeds: int, epochs: int, **settings: Any) -> list[ToyConfig]:
-    """LSAM over rho and seeds; rho=0 is SGD.
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """How many runs, and how long."""
+
+    seeds: int = 10
+    epochs: int = 100
+
+    def sweep(self, rhos: Iterable[float], **settings: Any) -> list[ToyConfig]:
+        """LSAM over rho and seeds, with some settings; rho=0 is SGD."""
+        settings |= {"epochs": self.epochs}
+        return [ToyConfig(rho=rho, seed=seed, **settings) for rho in rhos for seed in range(self.seeds)]
+
+
+def scales(
+    config: type[Config] = Config, quick: Mapping[str, Any] | None = None, tiny: Mapping[str, Any] | None = None
+) -> dict[str, Config]:
+    """A configuration at every scale.
 
     Args:
-        rhos: Radii.
-        seeds: How many, from 0.
-        epochs: Of training.
-        **settings: Of every run.
+        config: Its defaults are the paper's scale.
+        quick: What differs at the quick scale, besides the seeds.
+        tiny: What differs at the tiny scale, besides seeds and epochs.
     """
-    return [ToyConfig(rho=rho, seed=seed, epochs=epochs, **settings) for rho in rhos for seed in range(seeds)]
+    return {
+        "paper": config(),
+        "quick": config(seeds=5, **(quick or {})),
+        "tiny": config(seeds=2, epochs=3, **(tiny or {})),
+    }
 
 
 def summary_row(result: Result) -> Row:
@@ -67,7 +80,8 @@ def summary_row(result: Result) -> Row:
     }
 
 
-COMPUTE = train_each(summary_row)
+figure = partial(Experiment, compute=train_each(summary_row))
+"""A record of runs that need no more than this row."""
 
 
 def algorithm(row: Row) -> str:
@@ -86,9 +100,11 @@ def best_rho(rows: Iterable[Row]) -> float:
     return min((rho for rho, error in errors.items() if not math.isnan(error)), key=lambda r: errors[r], default=0.0)
 
 
-def draw(axes: Axes, rows: Iterable[Row], label: str, column: str = "probe_hard", **kwargs: Any) -> None:
-    """A curve against rho; it has a gap where most runs collapsed."""
-    cells = by(rows, "rho")
+def draw(
+    axes: Axes, rows: Iterable[Row], label: str, column: str = "probe_hard", x: str = "rho", **kwargs: Any
+) -> None:
+    """A curve against rho or another setting; it has a gap where most runs collapsed."""
+    cells = by(rows, x)
     report.curve(axes, list(cells), [usable(cell, column) for cell in cells.values()], label, **kwargs)
 
 
@@ -98,15 +114,5 @@ def from_zero(panels: Any) -> None:
 
 
 def error_table(rows: Iterable[Row], columns: dict[str, str]) -> report.Table:
-    """Errors of every setting.
-
-    Args:
-        rows: Of the runs.
-        columns: What tells the settings apart, by column, with the heads of the table.
-    """
-    lines = [
-        [*key, mean(cell, "probe_hard"), mean(cell, "probe_easy"), mean(cell, "test_error"), collapsed(cell)]
-        for key, cell in by(rows, *columns).items()
-    ]
-    heads = [*columns.values(), "hard probe error", "easy probe error", "test error", "collapsed"]
-    return report.Table(heads, lines, CAPTION)
+    """Errors of every setting; the columns tell the settings apart, with the heads of the table."""
+    return mean_table(by(rows, *columns), columns.values(), ERRORS, CAPTION)

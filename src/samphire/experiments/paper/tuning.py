@@ -6,20 +6,21 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from samphire import data, records, report, sweep
 from samphire.data.layouts import find
-from samphire.experiments.experiment import Places
+from samphire.experiments.experiment import Experiment, Places
 from samphire.experiments.rows import Row
 from samphire.progress import Progress, stretch
 from samphire.statistics import estimate
 from samphire.train import Config, fit
 
 __all__ = [
-    "ALGORITHMS", "NOTES", "Blocks", "Tuning", "blocks", "by_difficulty", "compute", "criteria_table", "missing",
-    "once", "paper_grid", "runs_of", "spread", "title_of",
+    "ALGORITHMS", "NOTES", "Blocks", "Tuning", "by_difficulty", "criteria_table", "missing",
+    "once", "paper_grid", "runs_of", "spread", "table", "title_of",
 ]  # fmt: skip
 
 ALGORITHMS = {"sgd": "SGD", "sam": "SAM", "lsam": "one-pass LSAM"}
@@ -89,17 +90,12 @@ class Blocks:
     blocks: tuple[Tuning, ...]
 
 
-def blocks(config: Blocks) -> tuple[Tuning, ...]:
-    """One run for each block."""
-    return config.blocks
-
-
 def paper_grid(name: str, **settings: Any) -> Tuning:
     """The paper's learning rates and radii for a data set."""
     return Tuning(name, tuple(sweep.GRIDS[name]["lr"]), tuple(sweep.GRIDS[name]["rho"]), **settings)
 
 
-def compute(runs: Sequence[Tuning], places: Places, progress: Progress) -> Iterator[tuple[Tuning, Row]]:
+def _compute(runs: Sequence[Tuning], places: Places, progress: Progress) -> Iterator[tuple[Tuning, Row]]:
     """Every block that has its data; trainings are kept, so an interrupted block continues."""
     runs = [run for run in runs if _has_data(run.data, places.data)]
     done, total = 0, sum(run.steps for run in runs)
@@ -126,7 +122,8 @@ def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Progre
     share = len(grid) / (len(grid) + len(run.expected_repeats()))
     trials = _trained(run, grid, work, out, stretch(progress, 0.0, share))
     choices = {choice.side: choice for choice in sweep.select(trials, run.by)}
-    best = {side: _setting(grid, choice) for side, choice in choices.items() if choice.lr is not None}
+    settings: dict[Any, Config] = {(config.rule, config.lr, config.radius): config for config in reversed(grid)}
+    best = {side: settings[side, choice.lr, choice.rho] for side, choice in choices.items() if choice.lr is not None}
     again = run.repeats(best.values())
     more = _trained(run, again, work, out, stretch(progress, share, 1.0))
     stored = {folder.key: folder for folder in records.read(out)}
@@ -165,10 +162,6 @@ def _trained(
     return result.trials
 
 
-def _setting(grid: Sequence[Config], choice: sweep.Choice) -> Config:
-    return next(c for c in grid if (c.rule, c.lr, c.radius) == (choice.side, choice.lr, choice.rho))
-
-
 def _kept(trial: sweep.Trial, stored: records.Stored) -> Row:
     """What a table needs of a run, and where it comes from."""
     config, row = trial.config, trial.row or {}
@@ -176,6 +169,9 @@ def _kept(trial: sweep.Trial, stored: records.Stored) -> Row:
     origin = {"seconds": stored.seconds, "commits": sorted({str(session["commit"]) for session in stored.sessions})}
     return about | origin | {name: row[name] for name in KEPT if name in row}
 
+
+table = partial(Experiment, runs=attrgetter("blocks"), compute=_compute)
+"""A record of blocks, one run for each."""
 
 # What the tables read from rows
 

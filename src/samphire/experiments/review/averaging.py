@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from samphire import report
 from samphire.experiments.claims import lower_claim
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
-from samphire.experiments.review.mnist import SAM, SGD, Run, Size
-from samphire.experiments.rows import Row, by, mean
+from samphire.experiments.review.mnist import SAM, SGD, Budget, Run
+from samphire.experiments.rows import Row, by, mean, mean_table
 
 __all__ = ["AVERAGING"]
 
 ENTROPY = Run("entropy_sgd", lr=1.0, settings=(("inner", 5), ("lr", SGD.lr)))
 
 
-@dataclass(frozen=True)
-class Config:
-    """Seeds and the budget."""
-
-    seeds: int = 5
-    gradients: int = 6000
-    size: Size = mnist.WHOLE
-
-
-def runs(config: Config) -> list[Run]:
+def runs(config: Budget) -> list[Run]:
     """SGD and SAM with their averages, and Entropy-SGD."""
-    common: dict[str, Any] = {"gradients": config.gradients, "looks": 12, **config.size._asdict()}
-    seeds = range(config.seeds)
-    averaged = [run for method in (SGD, SAM) for run in method.over(seeds, averaged=True, **common)]
-    return averaged + ENTROPY.over(seeds, **common)
+    averaged = [run for method in (SGD, SAM) for run in config.over(method, averaged=True, looks=12)]
+    return averaged + config.over(ENTROPY, looks=12)
 
 
 def _methods(rows: list[Row]) -> dict[str, list[Row]]:
@@ -59,20 +46,19 @@ def _averaged(row: Row) -> Row:
 
 def tables(rows: list[Row]) -> list[report.Table]:
     """The end of training by method."""
-    return [mnist.table({(name,): some for name, some in _methods(rows).items()}, ["method"])]
+    return [mean_table({(name,): some for name, some in _methods(rows).items()}, ["method"], mnist.OUTCOME)]
 
 
 def plots(rows: list[Row]) -> list[Any]:
     """Test error and test loss by gradient computations."""
-    with report.figure(1, 2, size=(9.5, 3.6)) as (figure, panels):
-        for axes, column, title in zip(panels, ("test_error", "test_loss"), ("test error", "test loss"), strict=True):
+    columns = {"test_error": "test error", "test_loss": "test loss"}
+    with mnist.panels(columns, "gradient computations", (9.5, 3.6)) as (figure, panels):
+        for column, axes in panels.items():
             for name, some in _methods(rows).items():
                 points = [{**row, **point} for row in some for point in row["curve"] if point["epoch"]]
                 mnist.draw(axes, points, "gradients", column, name, marker="")
-            axes.set_xlabel("gradient computations")
-            axes.set_ylabel(title)
             axes.set_yscale("log")
-        panels[0].legend()
+        panels["test_error"].legend()
     return [figure]
 
 
@@ -95,26 +81,21 @@ def claims(rows: list[Row]) -> list[report.Claim]:
     ]
 
 
-AVERAGING = Experiment(
+AVERAGING = mnist.experiment(
     name="review-averaging",
     title="SWA, Entropy-SGD, SAM and SGD with the same number of gradient computations.",
-    source="the review",
     says="Entropy-SGD minimizes local entropy and is computationally expensive; averaging weights along SGD is "
     "related to sharpness implicitly; SAM concerns sharpness directly, thus improving generalization (section 1).",
     scales={
-        "paper": Config(),
-        "quick": Config(seeds=3, gradients=2000),
-        "tiny": Config(seeds=2, gradients=100, size=mnist.TINY),
+        "paper": Budget(gradients=6000),
+        "quick": Budget(seeds=3, gradients=2000),
+        "tiny": Budget(seeds=2, gradients=100, size=mnist.TINY),
     },
     runs=runs,
-    compute=mnist.compute,
     tables=tables,
     plots=plots,
     claims=claims,
-    data=mnist.DATA,
     notes=(
-        mnist.SETTING,
-        mnist.RATES,
         mnist.BUDGET,
         "SWA is the mean of the weights at the ends of the epochs of the second half, at the constant learning rate "
         "of SGD (the review mentions a cyclical one). It is taken along the same runs of SGD, and along those of "

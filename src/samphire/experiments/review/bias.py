@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scipy import stats
 
 from samphire import report
 from samphire.experiments.claims import lower_claim
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
-from samphire.experiments.review.mnist import SAM, SGD, Run, Size
+from samphire.experiments.review.mnist import SAM, SGD, Budget, Run
 from samphire.experiments.rows import Row, by, mean
 from samphire.statistics import by_p
 
 __all__ = ["BIAS"]
 
-MEASURES = {
-    "first_order": "ρ‖g‖",
-    "worst": "κ",
-    "lambda_1": "λ₁",
-    "trace": "trace",
-    "average": "average rise",
-}
+MEASURES = {"first_order": "ρ‖g‖", "worst": "κ", "lambda_1": "λ₁", "trace": "trace", "average": "average rise"}
 
 
 @dataclass(frozen=True)
-class Config:
-    """Radii, target losses, seeds, the budget of SGD; SAM's is twice as large, for as many steps."""
+class Config(Budget):
+    """Radii, target losses, and the budget of SGD; SAM's is twice as large, for as many steps."""
 
     rhos: tuple[float, ...] = (0.05, 0.2)
     targets: tuple[float, ...] = (0.2, 0.1)
-    seeds: int = 8
-    gradients: int = 2000
-    size: Size = mnist.WHOLE
 
 
 def runs(config: Config) -> list[Run]:
     """SGD and SAM over radii."""
-    common: dict[str, Any] = {"measure_at": config.targets, **config.size._asdict()}
-    seeds = range(config.seeds)
-    chosen = SGD.over(seeds, gradients=config.gradients, **common)
+    chosen = config.over(SGD, measure_at=config.targets)
+    twice = replace(config, gradients=2 * config.gradients)
     for rho in config.rhos:
-        chosen += SAM.over(seeds, gradients=2 * config.gradients, settings=(("rho", rho),), **common)
+        chosen += twice.over(SAM, measure_at=config.targets, settings=(("rho", rho),))
     return chosen
 
 
@@ -151,26 +140,21 @@ def _tracks(target: float, points: list[Row], measure: str) -> report.Claim:
     )
 
 
-BIAS = Experiment(
+BIAS = mnist.experiment(
     name="review-bias",
     title="Which sharpness SAM reduces, and whether it tracks the generalization gap.",
-    source="the review",
     says="There are many versions of sharpness: which of them characterizes SAM's bias (section 3.3)? How is "
     "sharpness connected to generalization (3.5)? A large ρ obtains a flatter minimum (3.2).",
     scales={
-        "paper": Config(),
+        "paper": Config(seeds=8, gradients=2000),
         "quick": Config((0.2,), (0.2,), seeds=3, gradients=800),
         "tiny": Config((0.1,), (2.2,), seeds=2, gradients=60, size=mnist.TINY),
     },
     runs=runs,
-    compute=mnist.compute,
     tables=tables,
     plots=plots,
     claims=claims,
-    data=mnist.DATA,
     notes=(
-        mnist.SETTING,
-        mnist.RATES,
         "Sharpness falls with the loss, so runs are compared after the first epoch with a training loss of at most "
         f"the target. All measures are on the training set, κ at radius {mnist.RADIUS:g}; random steps have length "
         f"{mnist.FAR:g}, since shorter ones change the loss by less than float32 can tell.",

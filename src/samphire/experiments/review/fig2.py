@@ -145,21 +145,13 @@ def tables(rows: list[Row]) -> list[report.Table]:
     caption = "Largest eigenvalue of the Hessian at the end of 1000 steps with learning rate 0.1."
     compared = [[rho, len(ratio), float(np.median(ratio)), float(change), float((ratio < 1).mean())]
                 for rho, ratio, change in _ratios(rows)]  # fmt: skip
-    columns = [
-        "ρ",
-        "starts",
-        "median of SAM's λ max over GD's",
-        "largest difference",
-        "share of starts where SAM's is smaller",
-    ]
+    columns = ["ρ", "starts", "median of SAM's λ max over GD's", "largest difference",
+               "share of starts where SAM's is smaller"]  # fmt: skip
+    region = " × ".join(f"[{low:g}, {high:g}]" for low, high in REGION)
     return [
         report.Table(heads, lines, caption),
-        report.Table(columns, compared, f"Starts on a grid in {_region()}, without those at a minimum."),
+        report.Table(columns, compared, f"Starts on a grid in {region}, without those at a minimum."),
     ]
-
-
-def _region() -> str:
-    return " × ".join(f"[{low:g}, {high:g}]" for low, high in REGION)
 
 
 def _ratios(rows: list[Row]) -> list[tuple[float, Array, float]]:
@@ -211,16 +203,10 @@ def _maps(rows: list[Row]) -> Any:
     from matplotlib.colors import LogNorm
 
     maps = {m["rho"]: np.array(m["largest"]) for m in by(rows, "kind")["map"]}
-    (x0, x1), (y0, y1) = REGION
     with report.figure(1, len(maps), size=(2.5 * len(maps) + 1.5, 3.2), sharey=True) as (figure, panels):
         for panel, (rho, shown) in zip(panels, maps.items(), strict=True):
-            image = panel.imshow(
-                np.maximum(shown, 1e-4),
-                extent=(x0, x1, y0, y1),
-                origin="lower",
-                norm=LogNorm(1e-4, 10),
-                aspect="auto",
-            )
+            place: dict[str, Any] = {"extent": REGION[0] + REGION[1], "origin": "lower", "aspect": "auto"}
+            image = panel.imshow(np.maximum(shown, 1e-4), norm=LogNorm(1e-4, 10), **place)
             panel.set(title=f"SAM, ρ = {rho:g}" if rho else "gradient descent", xlabel="x of the start")
             panel.grid(visible=False)
         panels[0].set_ylabel("y of the start")

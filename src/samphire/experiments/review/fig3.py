@@ -7,9 +7,8 @@ from typing import Any
 
 from samphire import report
 from samphire.experiments.claims import lower_claim
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
-from samphire.experiments.review.mnist import METHODS, Clock, Run, Size
+from samphire.experiments.review.mnist import METHODS, Budget, Clock, Run
 from samphire.experiments.rows import Row, by, collapsed, mean, usable
 from samphire.statistics import Estimate, all_hold, fact, higher, lower
 
@@ -22,26 +21,22 @@ ABOUT_80 = (0.7, 0.9)  # shares that count as about 80 %
 
 
 @dataclass(frozen=True)
-class Config:
-    """Seeds, the budget, and the seeds and budget of the grid of learning rates."""
+class Config(Budget):
+    """The budget, the seeds and gradients of the grid of learning rates, and the steps of the clock."""
 
-    seeds: int = 5
-    gradients: int = 15_000
     grid_seeds: int = 2
     grid_gradients: int = 3000
     clock: int = 200
-    size: Size = mnist.WHOLE
 
 
 def runs(config: Config) -> list[Run | Clock]:
     """Every method over seeds, the grid of learning rates on other seeds, and the clock."""
-    size: dict[str, Any] = config.size._asdict()
     others = range(FIRST_GRID_SEED, FIRST_GRID_SEED + config.grid_seeds)
     chosen: list[Run | Clock] = [Clock(config.clock)]
     for method in METHODS.values():
-        chosen += method.over(range(config.seeds), gradients=config.gradients, looks=15, **size)
+        chosen += config.over(method, looks=15)
         for lr in mnist.GRID[method.base]:
-            chosen += method.over(others, lr=lr, gradients=config.grid_gradients, **size)
+            chosen += config.over(method, others, lr=lr, gradients=config.grid_gradients)
     return chosen
 
 
@@ -174,27 +169,22 @@ def _gap_share(sam: list[Row], sgd: list[Row]) -> report.Claim:
     )
 
 
-FIG3 = Experiment(
+FIG3 = mnist.experiment(
     name="review-fig3",
     title="Figures 3, 4 and 5 of the review: training loss, test loss and generalization gap on MNIST.",
-    source="the review",
     says="After 15000 gradient computations on 1000 digits, best of five runs: SAM's training loss is like SGD's "
     "and Adam's is lower (figure 3); SAM's test loss is much below SGD's and no better than Adam's (figure 4); "
     "SAM's generalization gap is about 80 % of SGD's, and Adam's is smaller still (figure 5).",
     scales={
-        "paper": Config(),
+        "paper": Config(gradients=15_000),
         "quick": Config(seeds=3, gradients=2000, grid_seeds=1, grid_gradients=400, clock=50),
         "tiny": Config(seeds=2, gradients=40, grid_seeds=1, grid_gradients=20, clock=10, size=mnist.TINY),
     },
     runs=runs,
-    compute=mnist.compute,
     tables=tables,
     plots=plots,
     claims=claims,
-    data=mnist.DATA,
     notes=(
-        mnist.SETTING,
-        mnist.RATES,
         mnist.BUDGET,
         "The review shows the best of five runs and does not say how it was chosen. We show means over all runs "
         "first; the best run, by test loss at the end as the kindest reading, stands beside them.",

@@ -7,10 +7,9 @@ from typing import Any
 
 from samphire import report
 from samphire.experiments.claims import lower_claim
-from samphire.experiments.experiment import Experiment
 from samphire.experiments.review import mnist
-from samphire.experiments.review.mnist import SAM, SGD, Run, Size
-from samphire.experiments.rows import Row, by, mean
+from samphire.experiments.review.mnist import SAM, SGD, Budget, Run
+from samphire.experiments.rows import Row, by, mean, mean_table
 
 __all__ = ["LABEL_NOISE"]
 
@@ -20,24 +19,20 @@ RHO = 0.1
 
 
 @dataclass(frozen=True)
-class Config:
-    """Shares of wrong labels, radii, seeds, the budget."""
+class Config(Budget):
+    """Shares of wrong labels, radii, and the budget."""
 
     levels: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6)
     rhos: tuple[float, ...] = (0.05, 0.1, 0.2)
-    seeds: int = 5
-    gradients: int = 4000
-    size: Size = mnist.WHOLE
 
 
 def runs(config: Config) -> list[Run]:
     """SGD and SAM over radii, at each level of noise."""
-    common: dict[str, Any] = {"gradients": config.gradients, "looks": 2, **config.size._asdict()}
-    seeds, chosen = range(config.seeds), []
+    chosen = []
     for level in config.levels:
-        chosen += SGD.over(seeds, flipped=level, **common)
+        chosen += config.over(SGD, flipped=level, looks=2)
         for rho in config.rhos:
-            chosen += SAM.over(seeds, flipped=level, settings=(("rho", rho),), **common)
+            chosen += config.over(SAM, flipped=level, looks=2, settings=(("rho", rho),))
     return chosen
 
 
@@ -62,19 +57,17 @@ def tables(rows: list[Row]) -> list[report.Table]:
     methods = {name: by(some, "flipped") for name, some in _methods(rows).items()}
     cells = {(level, name): cells[level] for level in methods["SGD"] for name, cells in methods.items()}
     columns = {"test_error": "test error", "train_error": NOISY, "test_loss": "test loss"}
-    return [mnist.table(cells, ["wrong labels", "method"], columns)]
+    return [mean_table(cells, ["wrong labels", "method"], columns)]
 
 
 def plots(rows: list[Row]) -> list[Any]:
     """Test error and error on the noisy labels against the level."""
-    with report.figure(1, 2, size=(9.5, 3.6)) as (figure, panels):
-        columns = {"test_error": "test error (clean labels)", "train_error": NOISY}
-        for axes, (column, title) in zip(panels, columns.items(), strict=True):
+    columns = {"test_error": "test error (clean labels)", "train_error": NOISY}
+    with mnist.panels(columns, "share of wrong training labels", (9.5, 3.6)) as (figure, panels):
+        for column, axes in panels.items():
             for name, some in _methods(rows).items():
                 mnist.draw(axes, some, "flipped", column, name, linestyle="--" if name == HALFWAY else "-")
-            axes.set_xlabel("share of wrong training labels")
-            axes.set_ylabel(title)
-        panels[0].legend()
+        panels["test_error"].legend()
     return [figure]
 
 
@@ -99,10 +92,9 @@ def claims(rows: list[Row]) -> list[report.Claim]:
     return judged
 
 
-LABEL_NOISE = Experiment(
+LABEL_NOISE = mnist.experiment(
     name="review-labelnoise",
     title="Label noise: test error of SGD and SAM when some of the training labels are wrong.",
-    source="the review",
     says="SAM improves robustness to label noise (section 2.3, of the original paper); why is not known (3.6).",
     scales={
         "paper": Config(),
@@ -110,14 +102,10 @@ LABEL_NOISE = Experiment(
         "tiny": Config((0.0, 0.6), (RHO,), seeds=2, gradients=40, size=mnist.TINY),
     },
     runs=runs,
-    compute=mnist.compute,
     tables=tables,
     plots=plots,
     claims=claims,
-    data=mnist.DATA,
     notes=(
-        mnist.SETTING,
-        mnist.RATES,
         "A wrong label is one of the other classes, each equally likely. The test labels are clean. The examples "
         "that are wrong at one level are also wrong at the next.",
         "SAM has half as many steps for the same gradient computations, and a network that trains for less time "

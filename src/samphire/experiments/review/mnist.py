@@ -1,4 +1,4 @@
-"""What the review's experiments on MNIST share: the network, a thousand digits, runs, rows."""
+"""What the review's experiments on MNIST share: the network, a thousand digits, budgets, runs, rows, records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,8 +18,8 @@ from torch.nn import functional as F
 
 from samphire import report
 from samphire.data.arrays import mnist
-from samphire.experiments.experiment import Places
-from samphire.experiments.rows import Row, by, collapsed, mean
+from samphire.experiments.experiment import Experiment, Places
+from samphire.experiments.rows import Row, by, mean
 from samphire.models import mlp
 from samphire.optim import SharpnessAware
 from samphire.optim.requests import Rule
@@ -29,13 +30,13 @@ from samphire.train import ModuleConfig, Problem, Result, fit_many
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = [
-    "BUDGET", "DATA", "FAR", "GRID", "METHODS", "RADIUS", "RATES", "SAM", "SETTING", "SGD", "TINY", "WHOLE",
-    "Clock", "Run", "Size", "at_epoch", "compute", "draw", "table",
+    "BUDGET", "FAR", "GRID", "METHODS", "OUTCOME", "RADIUS", "SAM", "SGD", "TINY",
+    "Budget", "Clock", "Run", "at_epoch", "draw", "experiment", "panels",
 ]  # fmt: skip
 
-DATA = ("mnist",)
 WIDTHS = (784, 500, 300, 10)
 RADIUS = 0.05  # at which sharpness is measured
 FAR = 5.0  # of the random steps for its average: shorter ones change the loss by less than float32 can tell
@@ -97,10 +98,6 @@ class Run:
     measure_at: tuple[float, ...] = ()
 
     batch = 10
-
-    def over(self, seeds: Iterable[int], **settings: Any) -> list[Run]:
-        """The run with other settings, once for each seed."""
-        return [replace(self, seed=seed, **settings) for seed in seeds]
 
     @property
     def optimizer_rule(self) -> Rule | None:
@@ -206,6 +203,20 @@ class Size(NamedTuple):
 
 
 WHOLE, TINY = Size(), Size(100, 500, (784, 32, 10))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What every configuration has: seeds, gradient computations of a run, examples and network."""
+
+    seeds: int = 5
+    gradients: int = 4000
+    size: Size = WHOLE
+
+    def over(self, run: Run, seeds: Iterable[int] | None = None, **settings: Any) -> list[Run]:
+        """A run with this budget and other settings, once for each seed."""
+        common = {"gradients": self.gradients, **self.size._asdict(), **settings}
+        return [replace(run, seed=seed, **common) for seed in (range(self.seeds) if seeds is None else seeds)]
 
 
 class Digits(NamedTuple):
@@ -324,25 +335,39 @@ def _measured(result: Result, target: float) -> Row:
     return {"target": target, "reached": True, "epoch": reached.epoch, **_rounded(values)}
 
 
-# Tables and pictures
+# Records and pictures
 
 
-def table(cells: Mapping[Any, list[Row]], heads: Sequence[str], columns: Mapping[str, str] = OUTCOME) -> report.Table:
-    """The end of training.
+def experiment(*, notes: tuple[str, ...], **record: Any) -> Experiment:
+    """An experiment of the review on MNIST.
 
     Args:
-        cells: Runs of each setting, which is a tuple.
-        heads: The names of what is in the tuple.
-        columns: What is shown of the runs, with the heads of the table.
+        notes: Beside those that all of them have.
+        **record: The fields of :class:`Experiment` in which they differ.
     """
-    lines = [[*key, *(mean(cell, column) for column in columns), collapsed(cell)] for key, cell in cells.items()]
-    return report.Table([*heads, *columns.values(), "collapsed"], lines, "Mean over seeds ± standard error.")
+    shared: dict[str, Any] = {"source": "the review", "compute": compute, "data": ("mnist",)}
+    return Experiment(**shared, **record, notes=(SETTING, RATES, *notes))
 
 
 def at_epoch(row: Row, epoch: int) -> Row:
     """A run as it was at the checkpoint nearest to an epoch."""
     point = min(row["curve"], key=lambda p: abs(p["epoch"] - epoch))
     return {**row, **point, "gap": point["test_loss"] - point["loss"]}
+
+
+@contextmanager
+def panels(columns: Mapping[str, str], x: str, size: tuple[float, float]) -> Iterator[tuple[Figure, dict[str, Axes]]]:
+    """A picture with a panel for each column of the runs.
+
+    Args:
+        columns: The label of the vertical axis, by column.
+        x: The label of the horizontal one.
+        size: In inches.
+    """
+    with report.figure(1, len(columns), size) as (figure, axes):
+        for panel, label in zip(axes, columns.values(), strict=True):
+            panel.set(xlabel=x, ylabel=label)
+        yield figure, dict(zip(columns, axes, strict=True))
 
 
 def draw(axes: Axes, rows: Iterable[Row], x: str, y: str, label: str, **kwargs: Any) -> None:
