@@ -196,9 +196,7 @@ def _subpopbench(file: str, features: Mapping[str, tuple[str, ...]], *folders: s
     return Lists((file,), "filename", "split", features, folders)
 
 
-_DFR = Lists(
-    ("metadata.csv",), "img_filename", "split", {"blond": ("y",), "male": ("place", "spurious")}, _FACES
-)  # fmt: skip
+_DFR = Lists(("metadata.csv",), "img_filename", "split", {"blond": ("y",), "male": ("place", "spurious")}, _FACES)
 _SUBPOP_FACES = {"blond": ("y",), "male": ("a",)}
 
 CELEBA = DataSet(
@@ -242,11 +240,7 @@ CELEBA = DataSet(
             ),
         ),
     ),
-    official={
-        "train": (71629, 66874, 22880, 1387),
-        "val": (8535, 8276, 2874, 182),
-        "test": (9767, 7535, 2480, 180),
-    },
+    official={"train": (71629, 66874, 22880, 1387), "val": (8535, 8276, 2874, 182), "test": (9767, 7535, 2480, 180)},
 )
 
 _BIRDS = "waterbird_complete95_forest2water2"
@@ -288,10 +282,6 @@ WATERBIRDS = DataSet(
             Columns(("image",), {"bird": {"label": None}, "place": {"place": None}}, BIRDS),
         ),
     ),
-    official={
-        "train": (3498, 184, 56, 1057),
-        "val": (467, 466, 133, 133),
-        "test": (2255, 2255, 642, 642),
-    },
+    official={"train": (3498, 184, 56, 1057), "val": (467, 466, 133, 133), "test": (2255, 2255, 642, 642)},
     lookalikes={("train", (3525, 186, 54, 1030)): _LOOKALIKE},
 )

@@ -140,10 +140,7 @@ def dominoes(
 
 
 def cifar_mnist(
-    root: str | os.PathLike[str],
-    classes: Classes = ((0, 0), (1, 1)),
-    correlation: float = 1.0,
-    seed: int = 0,
+    root: str | os.PathLike[str], classes: Classes = ((0, 0), (1, 1)), correlation: float = 1.0, seed: int = 0
 ) -> dict[str, Split]:
     """CIFAR-MNIST: a digit above an object, two classes, 3x64x32; 9000 / 1000 / 1960 examples.
 

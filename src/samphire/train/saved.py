@@ -53,12 +53,7 @@ class SavedNetwork:
         return load_parts(self.data, root, judged_only=True, progress=progress, **where)
 
     def examples(
-        self,
-        part: str,
-        n: int,
-        root: PathLike,
-        cache: PathLike | None = None,
-        progress: Progress = silent,
+        self, part: str, n: int, root: PathLike, cache: PathLike | None = None, progress: Progress = silent
     ) -> Split:
         """At most n random examples of one part, decoded; always the same ones."""
         parts = data.load(self.data, root, **({} if self.target is None else {"target": self.target}))
