@@ -168,11 +168,7 @@ def fmnist_mnist(
 ) -> dict[str, Split]:
     """FMNIST-MNIST: a digit above a garment, five classes, 3x64x32; 26751 / 2972 / 4962 examples.
 
-    Args:
-        root: A folder with both sources.
-        classes: Digit and garment of each class.
-        correlation: Share of the examples with two classes that agree.
-        seed: Decides everything random.
+    The arguments are those of :func:`cifar_mnist`.
 
     References:
         Springer, Nagarajan, Raghunathan, ICLR 2024, appendix B.
