@@ -377,7 +377,7 @@ def test_seeds_choose_data_weights_and_order_and_the_global_rng_is_left_alone() 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"chi": -360.0}, r"chi must be a finite angle > 0 in degrees, got -360.0"),
+        ({"chi": -360.0}, r"chi must be a finite number > 0, got -360.0"),
         ({"batch": 301}, r"batch must be a whole number in \[1, 300\], got 301"),
         ({"batch": 0}, r"batch must be a whole number in \[1, 300\], got 0"),
         ({"rho": -0.1}, r"rho must be a finite number >= 0, got -0.1"),
@@ -389,7 +389,7 @@ def test_seeds_choose_data_weights_and_order_and_the_global_rng_is_left_alone() 
         ({"seed": 1.5}, r"seed must be a whole number, got 1.5"),
         ({"v_star": 2.0}, r"v_star must be 1 for 'lsam', which does not use it, got 2.0"),
         ({"v_star": math.inf, "algorithm": "both"}, r"v_star must be a finite number, got inf"),
-        ({"corruption": "dropout", "level": 2.0}, r"level must be a probability in \[0, 1\]"),
+        ({"corruption": "dropout", "level": 2.0}, r"level must be a finite number in \[0, 1\]"),
     ],
 )
 def test_bad_settings_get_one_sentence(settings: dict[str, Any], message: str) -> None:
