@@ -111,9 +111,9 @@ WATERBIRDS = "waterbird_complete95_forest2water2"
 # Sets with domains: two images of each class that is listed, numbered in the order of domain, class, file
 
 TREES = {
-    "pacs": (domains._PACS, domains.ANIMALS),
-    "vlcs": (domains._VLCS, domains.SCENES),
-    "officehome": (domains._OFFICE, domains.OFFICE),
+    "pacs": (tuple(domains.PACS.official), domains.ANIMALS),
+    "vlcs": (tuple(domains.VLCS.official), domains.SCENES),
+    "officehome": (tuple(domains.OFFICEHOME.official), domains.OFFICE),
 }
 
 

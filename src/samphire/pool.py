@@ -18,13 +18,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
-__all__ = ["Pool", "WorkerDied", "cores"]
+__all__ = ["Pool", "WorkerDied", "cores", "in_turn"]
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 POLL = 0.5  # seconds between a worker's looks at whether its parent lives
 
+T = TypeVar("T")
 Tell = Callable[[Any], None]
 
 
@@ -68,13 +69,7 @@ class Pool:
         self, function: Callable[..., Any], tasks: Iterable[tuple[Any, ...]], listen: Tell | None = None
     ) -> Iterator[Any]:
         """The results of many tasks, in order; at most twice as many as there are workers wait to be taken."""
-        waiting: deque[Future[Any]] = deque()
-        for args in tasks:
-            waiting.append(self.submit(function, *args, listen=listen))
-            if len(waiting) == 2 * self.workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        return in_turn((self.submit(function, *args, listen=listen) for args in tasks), 2 * self.workers - 1)
 
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...], listen: Tell | None) -> Any:
         task = pickle.dumps((function, args, listen is not None))
@@ -141,6 +136,17 @@ class _Worker:
             with contextlib.suppress(OSError):
                 stream.close()
         self.process.wait()
+
+
+def in_turn(futures: Iterable[Future[T]], ahead: int) -> Iterator[T]:
+    """The results of futures, in their order; at most ``ahead`` more are made before the first is taken."""
+    waiting: deque[Future[T]] = deque()
+    for future in futures:
+        waiting.append(future)
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def cores() -> int:

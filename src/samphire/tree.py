@@ -75,12 +75,8 @@ class Vector:
         if not self.tensors or not other.tensors:
             return self if self.tensors else other
         shared = [name for name in self.tensors if name in other.tensors]
-        sums = _sum(
-            [self.tensors[name] for name in shared],
-            self.scale,
-            [other.tensors[name] for name in shared],
-            other.scale,
-        )
+        mine, others = ([v.tensors[name] for name in shared] for v in (self, other))
+        sums = _sum(mine, self.scale, others, other.scale)
         return Vector(self._without(shared) | other._without(shared) | dict(zip(shared, sums, strict=True)))
 
     def __sub__(self, other: Vector) -> Vector:

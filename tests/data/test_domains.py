@@ -38,7 +38,7 @@ def test_the_arrangement_is_the_same_again_and_another_with_another_seed(pacs):
     assert rows != manifest(load("pacs", pacs, target="sketch", seed=1))
     assert len(rows) == 280
     assert {(domain, label, image) for _, domain, label, image in rows} == {
-        (d, c, f"{d}/{c}/pic_{k:03d}.jpg") for d in domains._PACS for c in domains.ANIMALS for k in range(10)
+        (d, c, f"{d}/{c}/pic_{k:03d}.jpg") for d in domains.PACS.official for c in domains.ANIMALS for k in range(10)
     }
     assert {part for part, domain, _, _ in rows if domain == "sketch"} == {"target_train", "target_test"}
     # the two of the ten with the smallest SHA-256 of "test:<seed>:<group>:<place in the group>"
@@ -55,7 +55,7 @@ def test_the_target_does_not_change_who_is_held_out(pacs):
 
 
 def write_lists(folder):
-    for domain in domains._PACS:
+    for domain in domains.PACS.official:
         lines = [f"{domain}/{c}/pic_{k:03d}.jpg {n}" for n, c in enumerate(domains.ANIMALS, 1) for k in range(10)]
         write(folder / f"{domain}_train_kfold.txt", "\n".join(line for i, line in enumerate(lines) if i % 10 < 9))
         write(folder / f"{domain}_crossval_kfold.txt", "\n".join(line for i, line in enumerate(lines) if i % 10 == 9))
@@ -85,7 +85,7 @@ def test_a_folder_that_is_no_class_is_refused(pacs):
 
 
 def test_domains_without_images_are_refused(tmp_path):
-    for domain in domains._VLCS:
+    for domain in domains.VLCS.official:
         (tmp_path / domain).mkdir()
     with pytest.raises(FileNotFoundError, match="no images in them"):
         load("vlcs", tmp_path, target="SUN09")

@@ -55,7 +55,7 @@ def sweep(
     if table:
         trials = sweeps.trials(out, jobs)
     else:
-        data.load(data_name, root, **({} if jobs[0].target is None else {"target": jobs[0].target}))  # or say why not
+        data.load(data_name, root, target=jobs[0].target)  # or say why not
         work = partial(fit, root=root.resolve(), out=out.resolve(), cache=cache and cache.resolve())
         with bar() as progress:
             trials = sweeps.run(

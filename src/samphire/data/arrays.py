@@ -30,9 +30,10 @@ OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 IDX = {"train": "train", "test": "t10k"}
 BATCHES = {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)}
+BATCH_FILES = (*BATCHES["train"], *BATCHES["test"])
 
 __all__ = [
-    "BATCHES", "CIFAR10", "CLOTHES", "DIGITS", "FASHION_MNIST", "IDX", "MNIST", "OBJECTS",
+    "BATCHES", "BATCH_FILES", "CIFAR10", "CLOTHES", "DIGITS", "FASHION_MNIST", "IDX", "MNIST", "OBJECTS",
     "cifar10", "digest", "fashion_mnist", "labeled", "mnist", "read_batch", "read_idx", "write_batches", "write_idx",
 ]  # fmt: skip
 
@@ -216,62 +217,50 @@ def _idx_layout(folder: str, feature: str, classes: tuple[str, ...]) -> Layout:
     return Layout("torchvision idx files", (f"{folder}/raw", folder, "raw", "."), files, read)
 
 
-def _parquet_layout(
-    repository: str, folder: str, feature: str, classes: tuple[str, ...], shape: tuple[int, int, int]
-) -> Layout:
+def _ten_classes(
+    layout: Layout, repository: str, folder: str, feature: str, classes: tuple[str, ...], shape: tuple[int, int, int],
+    **about: Any,
+) -> DataSet:  # fmt: skip
+    """A set of small images in a layout of its own, and as a Hugging Face repository."""
     columns = Columns(("image", "img"), {feature: {"label": None}}, {feature: classes})
     files = ("train-*.parquet", "test-*.parquet")
-    return hugging_face((repository,), (folder, "data"), files, columns, partial(_decoded, shape=shape))
+    parquet = hugging_face((repository,), (folder, "data"), files, columns, partial(_decoded, shape=shape))
+    return DataSet(groups="10 classes", layouts=(layout, parquet), **about)
 
 
-MNIST = DataSet(
+MNIST = _ten_classes(
+    _idx_layout("MNIST", "digit", DIGITS), "ylecun/mnist", "mnist", "digit", DIGITS, (1, 28, 28),
     name="mnist",
     about="Handwritten digits, 28 x 28, gray",
-    groups="10 classes",
     size="12 MB",
     sources=("samphire data get mnist", "yann.lecun.com/exdb/mnist", "Hugging Face ylecun/mnist"),
-    layouts=(
-        _idx_layout("MNIST", "digit", DIGITS),
-        _parquet_layout("ylecun/mnist", "mnist", "digit", DIGITS, (1, 28, 28)),
-    ),
     content={"train": "deb40ecfc91e0c516bf881b22a9688b0", "test": "d4cab011c1395d2d46188c02af7a919a"},
     official={
         "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
         "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
     },
-)
-FASHION_MNIST = DataSet(
+)  # fmt: skip
+FASHION_MNIST = _ten_classes(
+    _idx_layout("FashionMNIST", "clothing", CLOTHES),
+    "zalando-datasets/fashion_mnist", "fashion_mnist", "clothing", CLOTHES, (1, 28, 28),
     name="fashion-mnist",
     about="Clothes, 28 x 28, gray",
-    groups="10 classes",
     size="31 MB",
     sources=(
         "samphire data get fashion-mnist",
         "github.com/zalandoresearch/fashion-mnist",
         "Hugging Face zalando-datasets/fashion_mnist",
     ),
-    layouts=(
-        _idx_layout("FashionMNIST", "clothing", CLOTHES),
-        _parquet_layout("zalando-datasets/fashion_mnist", "fashion_mnist", "clothing", CLOTHES, (1, 28, 28)),
-    ),
     content={"train": "7e645a1f1e748ccbfdbe5ad8cbbef6ec", "test": "1bb745e8ce414bc8c9afd825a5a07bc7"},
     official={"train": (6000,) * 10, "test": (1000,) * 10},
-)
-CIFAR10 = DataSet(
+)  # fmt: skip
+CIFAR10 = _ten_classes(
+    Layout("torchvision python batches", ("cifar-10-batches-py", "."), BATCH_FILES, _read_batches),
+    "uoft-cs/cifar10", "plain_text", "object", OBJECTS, (3, 32, 32),
     name="cifar10",
     about="Animals and vehicles, 32 x 32, color",
-    groups="10 classes",
     size="170 MB",
     sources=("samphire data get cifar10", "www.cs.toronto.edu/~kriz/cifar.html", "Hugging Face uoft-cs/cifar10"),
-    layouts=(
-        Layout(
-            "torchvision python batches",
-            ("cifar-10-batches-py", "."),
-            (*BATCHES["train"], *BATCHES["test"]),
-            _read_batches,
-        ),
-        _parquet_layout("uoft-cs/cifar10", "plain_text", "object", OBJECTS, (3, 32, 32)),
-    ),
     content={"train": "5322796071306899ca68bd71f993ca41", "test": "9a7f62ca7c66585338e2a06d7e9b0bfa"},
     official={"train": (5000,) * 10, "test": (1000,) * 10},
-)
+)  # fmt: skip

@@ -75,11 +75,7 @@ class Transform:
         return self.normalize(x, white=255, out=torch.empty(x.shape, device=x.device))
 
     def _resampled(
-        self,
-        images: Tensor,
-        size: tuple[int, int],
-        shapes: NDArray[Any] | Tensor | None,
-        generator: Generator | None,
+        self, images: Tensor, size: tuple[int, int], shapes: NDArray[Any] | Tensor | None, generator: Generator | None
     ) -> Tensor:
         stored = torch.tensor([images.shape[2:]], dtype=torch.float64).expand(len(images), 2)
         original = stored if shapes is None else torch.as_tensor(shapes, dtype=torch.float64)

@@ -7,9 +7,8 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,9 @@ from numpy.typing import NDArray
 from samphire.checks import check_whole
 from samphire.data.files import Encoded, decode
 from samphire.data.split import Split
+from samphire.pool import cores, in_turn
 from samphire.progress import Progress, silent
+from samphire.records.files import flocked
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -160,7 +161,7 @@ def _write(
     path: Path, images: Encoded, size: tuple[int, int], progress: Progress, workers: int | None
 ) -> NDArray[np.int64]:
     """Write all pixels in order; return the shapes the images had."""
-    n, threads = len(images), workers or _cores()
+    n, threads = len(images), workers or cores()
     header = {"descr": "|u1", "fortran_order": False, "shape": (n, 3, *size)}
     shapes = np.zeros((n, 2), np.int64)
     with path.open("xb") as file:
@@ -189,35 +190,20 @@ def in_order(make: Callable[[S], T], inputs: Iterable[S], *, threads: int, ahead
         >>> list(in_order(abs, [-3, 1, -2], threads=2, ahead=1))
         [3, 1, 2]
     """
-    waiting: deque[Future[T]] = deque()
-    pool = ThreadPoolExecutor(threads)
+    executor = ThreadPoolExecutor(threads)
     try:
-        for item in inputs:
-            waiting.append(pool.submit(make, item))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield from in_turn((executor.submit(make, item) for item in inputs), ahead)
     finally:
-        pool.shutdown(cancel_futures=True)
+        executor.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[None]:
     """Wait until no other process fills this place, then remove what a crashed one may have left."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: both processes do the work, and the first result is taken
-        yield
-        return
-    file = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released by the system if this process dies
-        for part in place.parent.glob(f"{_part(place)}*"):
+    with flocked(place.with_name(f".{place.name}.lock"), wait=True) as alone:
+        for part in place.parent.glob(f"{_part(place)}*") if alone else ():  # else the first result is taken
             shutil.rmtree(part)
         yield
-    finally:
-        os.close(file)
 
 
 def _part(place: Path) -> str:
@@ -227,7 +213,3 @@ def _part(place: Path) -> str:
 def _sync(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -33,7 +33,7 @@ def load(name: str, root: str | os.PathLike[str], **settings: Any) -> Parts:
             ``pacs``, ``vlcs``, ``officehome`` (see :func:`samphire.data.domains.arrange`); ``cifar-mnist``,
             ``fmnist-mnist`` (see :mod:`samphire.data.paired`).
         root: The folder of the set, or the one above it.
-        settings: Those of the set: ``target`` and ``seed`` for the sets with domains.
+        settings: Those of the set: ``target`` and ``seed`` for the sets with domains. ``None`` is as not given.
 
     Example:
         >>> load("waterbird", ".")
@@ -42,6 +42,7 @@ def load(name: str, root: str | os.PathLike[str], **settings: Any) -> Parts:
     """
     make = _DOMINOES[name] if name in PAIRED else named(name).arrange
     known = [setting for setting in inspect.signature(make).parameters if setting not in ("root", "parts")]
+    settings = {setting: value for setting, value in settings.items() if value is not None}
     for setting in settings:
         check_one_of(f"setting of {name}", setting, known)
     if name in PAIRED:

@@ -180,6 +180,7 @@ def _listing(folder: Path, parent: str) -> set[str]:
 
 _PARQUET = ("train-*.parquet", "val*-*.parquet", "test-*.parquet")
 _FACES = ("img_align_celeba/img_align_celeba", "img_align_celeba", ".")
+_CELEBA = ("celeba", "celebA", "CelebA")
 _ATTRIBUTES = {"blond": ("Blond_Hair",), "male": ("Male",)}
 
 
@@ -187,18 +188,20 @@ def _celeba(name: str, folders: tuple[str, ...], lists: Lists, *images: str) -> 
     return Layout(name, folders, (*lists.files, *images), partial(read, lists=lists, values=HAIR))
 
 
-def _celeba_lists(end: str) -> Lists:
+def _official(name: str, folders: tuple[str, ...], end: str = "csv") -> Layout:
+    """CelebA's own two lists beside the folder of images."""
     files = (f"list_attr_celeba.{end}", f"list_eval_partition.{end}")
-    return Lists(files, "image_id", "partition", _ATTRIBUTES, _FACES)
+    return _celeba(name, folders, Lists(files, "image_id", "partition", _ATTRIBUTES, _FACES), "img_align_celeba")
 
 
 def _subpopbench(file: str, features: Mapping[str, tuple[str, ...]], *folders: str) -> Lists:
     return Lists((file,), "filename", "split", features, folders)
 
 
-_DFR = Lists(
-    ("metadata.csv",), "img_filename", "split", {"blond": ("y",), "male": ("place", "spurious")}, _FACES
-)  # fmt: skip
+_DFR = Lists(("metadata.csv",), "img_filename", "split", {"blond": ("y",), "male": ("place", "spurious")}, _FACES)
+_FACE_COLUMNS = Columns(
+    ("image",), {"blond": {"Blond_Hair": None, "attributes": 9}, "male": {"Male": None, "attributes": 20}}, HAIR
+)
 _SUBPOP_FACES = {"blond": ("y",), "male": ("a",)}
 
 CELEBA = DataSet(
@@ -212,41 +215,21 @@ CELEBA = DataSet(
         "Hugging Face flwrlabs/celeba",
     ),
     layouts=(
-        _celeba("WILDS", ("celebA_v1.0",), _celeba_lists("csv"), "img_align_celeba"),
-        _celeba("group_DRO", ("celebA/data",), _celeba_lists("csv"), "img_align_celeba"),
-        _celeba("torchvision", ("celeba", "celebA", "CelebA", "."), _celeba_lists("txt"), "img_align_celeba"),
-        _celeba(
-            "Kaggle",
-            ("celeba", "celebA", "CelebA", "celeba-dataset", "data", "."),
-            _celeba_lists("csv"),
-            "img_align_celeba",
-        ),
+        _official("WILDS", ("celebA_v1.0",)),
+        _official("group_DRO", ("celebA/data",)),
+        _official("torchvision", (*_CELEBA, "."), "txt"),
+        _official("Kaggle", (*_CELEBA, "celeba-dataset", "data", ".")),
         _celeba(
             "SubpopBench",
             ("celeba", "."),
             _subpopbench("metadata_celeba.csv", _SUBPOP_FACES, *_FACES, *(f"celeba/{f}" for f in _FACES)),
         ),
-        _celeba(
-            "DFR metadata.csv",
-            ("celeba", "celebA", "CelebA", "img_align_celeba", "celeba/img_align_celeba", "."),
-            _DFR,
-        ),
+        _celeba("DFR metadata.csv", (*_CELEBA, "img_align_celeba", "celeba/img_align_celeba", "."), _DFR),
         hugging_face(
-            ("flwrlabs/celeba", "eurecom-ds/celeba"),
-            ("img_align+identity+attr", "data"),
-            _PARQUET,
-            Columns(
-                ("image",),
-                {"blond": {"Blond_Hair": None, "attributes": 9}, "male": {"Male": None, "attributes": 20}},
-                HAIR,
-            ),
+            ("flwrlabs/celeba", "eurecom-ds/celeba"), ("img_align+identity+attr", "data"), _PARQUET, _FACE_COLUMNS
         ),
     ),
-    official={
-        "train": (71629, 66874, 22880, 1387),
-        "val": (8535, 8276, 2874, 182),
-        "test": (9767, 7535, 2480, 180),
-    },
+    official={"train": (71629, 66874, 22880, 1387), "val": (8535, 8276, 2874, 182), "test": (9767, 7535, 2480, 180)},
 )
 
 _BIRDS = "waterbird_complete95_forest2water2"
@@ -256,6 +239,7 @@ _LOOKALIKE = (
     "and 1030 in train, where Waterbirds has 3498, 184, 56 and 1057); its numbers cannot be compared with published "
     "ones, so take metadata.csv from the original archive."
 )
+_BIRD_COLUMNS = Columns(("image",), {"bird": {"label": None}, "place": {"place": None}}, BIRDS)
 _SUBPOP_BIRDS = {"bird": ("y",), "place": ("a",)}
 
 
@@ -281,17 +265,8 @@ WATERBIRDS = DataSet(
             _subpopbench("metadata_waterbirds.csv", _SUBPOP_BIRDS, _BIRDS, f"waterbirds/{_BIRDS}"),
         ),
         _waterbirds("DFR metadata.csv", (_BIRDS, f"waterbirds/{_BIRDS}", "waterbirds", ".")),
-        hugging_face(
-            ("grodino/waterbirds",),
-            ("data",),
-            _PARQUET,
-            Columns(("image",), {"bird": {"label": None}, "place": {"place": None}}, BIRDS),
-        ),
+        hugging_face(("grodino/waterbirds",), ("data",), _PARQUET, _BIRD_COLUMNS),
     ),
-    official={
-        "train": (3498, 184, 56, 1057),
-        "val": (467, 466, 133, 133),
-        "test": (2255, 2255, 642, 642),
-    },
+    official={"train": (3498, 184, 56, 1057), "val": (467, 466, 133, 133), "test": (2255, 2255, 642, 642)},
     lookalikes={("train", (3525, 186, 54, 1030)): _LOOKALIKE},
 )

@@ -64,11 +64,7 @@ class CheckResult:
 
 
 def check(
-    name: str,
-    root: str | os.PathLike[str],
-    *,
-    images: bool = False,
-    progress: Progress = silent,
+    name: str, root: str | os.PathLike[str], *, images: bool = False, progress: Progress = silent
 ) -> CheckResult:
     """Compare a copy of a data set with the published one: the images of each part and group.
 

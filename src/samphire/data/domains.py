@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,75 +157,68 @@ def _short(name: str) -> str:
     return "/".join(PurePath(name).parts[-3:])
 
 
-def _folders(
-    names: tuple[str, ...], files: tuple[str, ...], classes: tuple[str, ...], domains: tuple[str, ...]
-) -> Layout:
-    return Layout("DomainBed folders", names, files, partial(read_folders, classes=classes, domains=domains))
-
-
-def _parquet(repository: str, classes: tuple[str, ...], domains: tuple[str, ...]) -> Layout:
-    features: dict[str, dict[str, int | None]] = {"class": {"label": None}, "domain": {"domain": None}}
-    columns = Columns(("image",), features, {"class": classes, "domain": domains})
-    return hugging_face(
-        (repository,), ("data",), ("train-*.parquet",), columns, partial(_merged, classes=classes, domains=domains)
+def _data_set(
+    classes: tuple[str, ...],
+    official: Mapping[str, tuple[int, ...]],
+    folders: tuple[str, ...],
+    repository: str = "",
+    **about: Any,
+) -> DataSet:
+    """A set of some domains, as DomainBed's folders and, if there is one, as a Hugging Face repository."""
+    named: Any = {"classes": classes, "domains": tuple(official)}
+    files = tuple(domain.replace(" ", "*") for domain in official)
+    layouts = [Layout("DomainBed folders", folders, files, partial(read_folders, **named))]
+    if repository:
+        features: dict[str, dict[str, int | None]] = {"class": {"label": None}, "domain": {"domain": None}}
+        columns = Columns(("image",), features, {"class": classes, "domain": tuple(official)})
+        merge = partial(_merged, **named)
+        layouts.append(hugging_face((repository,), ("data",), ("train-*.parquet",), columns, merge))
+    return DataSet(
+        groups=f"{len(classes)} classes x {len(official)} domains",
+        layouts=tuple(layouts),
+        official=official,
+        published=_by_domain,
+        arrange=arrange,
+        **about,
     )
 
 
-_PACS = ("art_painting", "cartoon", "photo", "sketch")
-_VLCS = ("Caltech101", "LabelMe", "SUN09", "VOC2007")
-_OFFICE = ("Art", "Clipart", "Product", "Real World")
-
-PACS = DataSet(
-    name="pacs",
-    about="Animals, people and things as photos, art, cartoons and sketches",
-    groups="7 classes x 4 domains",
-    size="0.2 GB",
-    sources=("github.com/facebookresearch/DomainBed (PACS.zip)", "Hugging Face flwrlabs/pacs"),
-    layouts=(
-        _folders(("PACS", "pacs", "kfold", "PACS/kfold", "."), _PACS, ANIMALS, _PACS),
-        _parquet("flwrlabs/pacs", ANIMALS, _PACS),
-    ),
-    official={
+PACS = _data_set(
+    ANIMALS,
+    {
         "art_painting": (379, 255, 285, 184, 201, 295, 449),
         "cartoon": (389, 457, 346, 135, 324, 288, 405),
         "photo": (189, 202, 182, 186, 199, 280, 432),
         "sketch": (772, 740, 753, 608, 816, 80, 160),
     },
-    published=_by_domain,
-    arrange=arrange,
+    ("PACS", "pacs", "kfold", "PACS/kfold", "."),
+    "flwrlabs/pacs",
+    name="pacs",
+    about="Animals, people and things as photos, art, cartoons and sketches",
+    size="0.2 GB",
+    sources=("github.com/facebookresearch/DomainBed (PACS.zip)", "Hugging Face flwrlabs/pacs"),
 )
-VLCS = DataSet(
-    name="vlcs",
-    about="Animals, people and things from four collections of photos",
-    groups="5 classes x 4 domains",
-    size="3.6 GB",
-    sources=("github.com/facebookresearch/DomainBed (VLCS.tar.gz)",),
-    layouts=(_folders(("VLCS", "vlcs", "."), _VLCS, SCENES, _VLCS),),
-    official={
+VLCS = _data_set(
+    SCENES,
+    {
         "Caltech101": (237, 123, 118, 67, 870),
         "LabelMe": (80, 1209, 88, 42, 1237),
         "SUN09": (20, 932, 1036, 30, 1264),
         "VOC2007": (330, 699, 428, 420, 1499),
     },
-    published=_by_domain,
-    arrange=arrange,
+    ("VLCS", "vlcs", "."),
+    name="vlcs",
+    about="Animals, people and things from four collections of photos",
+    size="3.6 GB",
+    sources=("github.com/facebookresearch/DomainBed (VLCS.tar.gz)",),
 )
-OFFICEHOME = DataSet(
+OFFICEHOME = _data_set(
+    OFFICE,
+    {"Art": (2427,), "Clipart": (4365,), "Product": (4439,), "Real World": (4357,)},
+    ("office_home", "OfficeHomeDataset_10072016", "OfficeHome", "office-home", "."),
+    "flwrlabs/office-home",
     name="officehome",
     about="Things in office and home as art, clipart, products and photos",
-    groups="65 classes x 4 domains",
     size="1.1 GB",
     sources=("www.hemanthdv.org/officeHomeDataset.html", "Hugging Face flwrlabs/office-home"),
-    layouts=(
-        _folders(
-            ("office_home", "OfficeHomeDataset_10072016", "OfficeHome", "office-home", "."),
-            ("Art", "Clipart", "Product", "Real*World"),
-            OFFICE,
-            _OFFICE,
-        ),
-        _parquet("flwrlabs/office-home", OFFICE, _OFFICE),
-    ),
-    official={"Art": (2427,), "Clipart": (4365,), "Product": (4439,), "Real World": (4357,)},
-    published=_by_domain,
-    arrange=arrange,
 )

@@ -16,19 +16,11 @@ from functools import partial
 from pathlib import Path, PurePath
 
 from samphire.data import layouts
-from samphire.data.arrays import digest
+from samphire.data.arrays import BATCH_FILES, digest
 from samphire.data.catalog import named
 from samphire.data.check import check
 from samphire.data.download import download
-from samphire.data.unpack import (
-    BATCH_FILES,
-    IDX_FILES,
-    unpack_deb,
-    unpack_gz,
-    unpack_package,
-    unpack_parquet,
-    unpack_rows,
-)
+from samphire.data.unpack import IDX_FILES, unpack_deb, unpack_gz, unpack_package, unpack_parquet, unpack_rows
 from samphire.progress import Progress, silent
 
 FOLDERS = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw", "cifar10": "cifar-10-batches-py"}

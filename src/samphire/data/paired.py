@@ -140,10 +140,7 @@ def dominoes(
 
 
 def cifar_mnist(
-    root: str | os.PathLike[str],
-    classes: Classes = ((0, 0), (1, 1)),
-    correlation: float = 1.0,
-    seed: int = 0,
+    root: str | os.PathLike[str], classes: Classes = ((0, 0), (1, 1)), correlation: float = 1.0, seed: int = 0
 ) -> dict[str, Split]:
     """CIFAR-MNIST: a digit above an object, two classes, 3x64x32; 9000 / 1000 / 1960 examples.
 
@@ -171,11 +168,7 @@ def fmnist_mnist(
 ) -> dict[str, Split]:
     """FMNIST-MNIST: a digit above a garment, five classes, 3x64x32; 26751 / 2972 / 4962 examples.
 
-    Args:
-        root: A folder with both sources.
-        classes: Digit and garment of each class.
-        correlation: Share of the examples with two classes that agree.
-        seed: Decides everything random.
+    The arguments are those of :func:`cifar_mnist`.
 
     References:
         Springer, Nagarajan, Raghunathan, ICLR 2024, appendix B.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from samphire.data.cache import decoded
 from samphire.data.split import Split
 from samphire.progress import Progress, silent
 
-__all__ = ["Parts", "default_cache", "load_parts", "some"]
+__all__ = ["Parts", "at_size", "load_parts", "some"]
 
 PROBED_ON = {"probe_train": "probe_test", "target_train": "target_test", "val": "test"}
 ROOM = 4 / 3  # side of the stored images, in sides of the network's, where these are random crops
@@ -41,11 +42,6 @@ class Parts:
     probe_test: Split
     domain: bool
 
-    @property
-    def classes(self) -> int:
-        """How many values the label has."""
-        return len(self.train.classes) or int(self.train.label.max()) + 1
-
 
 def load_parts(
     name: str,
@@ -57,7 +53,7 @@ def load_parts(
     examples: int | None = None,
     judged_only: bool = False,
     cache: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Parts:
     """The parts of a data set that training and probing need.
 
@@ -72,28 +68,23 @@ def load_parts(
         cache: Folder for decoded images; the user's cache by default.
         progress: Called with what is done, the images done and those to do.
     """
-    parts = data.load(name, root, **({} if target is None else {"target": target}))
+    parts = data.load(name, root, target=target)
     tested = next((PROBED_ON[part] for part in PROBED_ON if part in parts), None)
     if tested is None:
         raise ValueError(f"{name} has one feature only; take a set with two, such as fmnist-mnist.")
     trained = next(part for part in PROBED_ON if part in parts)
-    place = Path(cache) if cache is not None else default_cache()
-
-    def ready(part: Split, side: int) -> Split:
-        stored = isinstance(part.images, np.ndarray)
-        return part if stored else decoded(part, side, place, progress=progress or silent)
-
+    ready = partial(at_size, cache=cache, progress=progress)
     chosen = some(parts["train"], examples)
     whole = chosen if judged_only else ready(chosen, size)
     crops = augment and not judged_only and not isinstance(chosen.images, np.ndarray)
-    at_size = {part: ready(parts[part], size) for part in dict.fromkeys(("val", "test", trained, tested))}
+    others = {part: ready(parts[part], size) for part in dict.fromkeys(("val", "test", trained, tested))}
     return Parts(
         train=ready(chosen, round(ROOM * size)) if crops else whole,
         whole=whole,
-        val=at_size["val"],
-        test=at_size["test"],
-        probe_train=at_size[trained],
-        probe_test=at_size[tested],
+        val=others["val"],
+        test=others["test"],
+        probe_train=others[trained],
+        probe_test=others[tested],
         domain=trained == "target_train",
     )
 
@@ -120,6 +111,11 @@ def some(split: Split, n: int | None) -> Split:
     return split.subset(np.sort(np.argsort(place, kind="stable")[:n]))
 
 
-def default_cache() -> Path:
-    """The user's folder for decoded images."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "samphire"
+def at_size(
+    split: Split, size: int, cache: str | os.PathLike[str] | None = None, progress: Progress = silent
+) -> Split:
+    """Examples with their images decoded at a size, once for each cache; arrays stay as they are."""
+    if isinstance(split.images, np.ndarray):
+        return split
+    users = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "samphire"
+    return decoded(split, size, users if cache is None else cache, progress=progress)

@@ -54,6 +54,11 @@ class Split:
         return len(self.label)
 
     @property
+    def n_classes(self) -> int:
+        """How many values the label has."""
+        return len(self.classes) or int(self.label.max()) + 1
+
+    @property
     def sizes(self) -> dict[str, int]:
         """How many values each feature has."""
         named = {name: len(self.values.get(name, ())) for name in self.features}

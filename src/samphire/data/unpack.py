@@ -19,18 +19,16 @@ from pathlib import Path
 import numpy as np
 
 from samphire.data import layouts
-from samphire.data.arrays import BATCHES, IDX, OBJECTS, labeled, write_batches, write_idx
+from samphire.data.arrays import BATCH_FILES, BATCHES, IDX, OBJECTS, labeled, write_batches, write_idx
 from samphire.data.catalog import named
 from samphire.data.files import decode
 
 MOST_BYTES = 2**30  # of what is unpacked from one file
 IDX_FILES = tuple(f"{stem}-{kind}-ubyte" for stem in IDX.values() for kind in ("images-idx3", "labels-idx1"))
-BATCH_FILES = (*BATCHES["train"], *BATCHES["test"])
 _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
 
 __all__ = [
-    "BATCH_FILES", "IDX_FILES",
-    "unpack_deb", "unpack_gz", "unpack_package", "unpack_parquet", "unpack_rows", "unpack_tar",
+    "IDX_FILES", "unpack_deb", "unpack_gz", "unpack_package", "unpack_parquet", "unpack_rows", "unpack_tar",
 ]  # fmt: skip
 
 

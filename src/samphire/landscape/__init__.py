@@ -9,14 +9,7 @@
 Every result has ``in_words()``: what is large, and what that does not mean.
 """
 
-from samphire.landscape.bound import (
-    assumption,
-    bound,
-    gaussian_kl,
-    lemma_1,
-    theorem_1,
-    wrong_probability,
-)
+from samphire.landscape.bound import assumption, bound, gaussian_kl, lemma_1, theorem_1, wrong_probability
 from samphire.landscape.hessian import density, eigenvalues, trace
 from samphire.landscape.loss import Landscape
 from samphire.landscape.sharpness import average_sharpness, m_sharpness, second_order, sharpness

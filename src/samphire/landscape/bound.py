@@ -170,7 +170,6 @@ class PacBayes:
         return self.gap >= 1
 
     def in_words(self) -> str:
-        """What the bound says here."""
         says = "VACUOUS, since no gap between losses in [0, 1] exceeds 1" if self.vacuous else "not vacuous by itself"
         return (
             f"The gap is at most sqrt(({self.kl:.4g} + {self.confidence:.4g}) / {self.divisor:g}) = {self.gap:.4g}: "

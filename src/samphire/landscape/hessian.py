@@ -46,7 +46,6 @@ class Eigenvalues:
     end: str
 
     def in_words(self) -> str:
-        """What the numbers say, and what they do not."""
         pairs = zip(self.values, self.residuals, strict=True)
         listed = ", ".join(f"{value:.4g} ± {error:.1g}" for value, error in pairs)
         first = self.values[0]
@@ -128,7 +127,6 @@ class Trace:
     dimension: int
 
     def in_words(self) -> str:
-        """What the number says, and what it does not."""
         return (
             f"The curvatures of all {self.dimension} directions add up to {self.trace}, "
             f"{self.trace.mean / self.dimension:.3g} each on average. It governs how much random changes hurt; "
@@ -193,7 +191,6 @@ class Density:
         return float((self.weights * inside).sum(1).mean())
 
     def in_words(self) -> str:
-        """What the spectrum says, and what it does not."""
         top = self.nodes.max()
         small = 0.01 * abs(top)
         return (

@@ -55,7 +55,6 @@ class Sharpness:
     point: Vector
 
     def in_words(self) -> str:
-        """What the number says, and what it does not."""
         share = f", {self.worst / self.loss:.2g} of itself" if self.loss > 0 else ""
         seen = f"{self.one_step / self.worst:.0%} of it" if self.worst > 0 else "no rise"
         return (
@@ -225,7 +224,6 @@ class AverageSharpness:
     rise: Estimate
 
     def in_words(self) -> str:
-        """What the number says, and what it does not."""
         return (
             f"A random step (N(0, {self.sigma:.3g}^2) in every coordinate) raises the loss by {self.rise} on "
             "average; for small steps that is sigma^2 tr(H)/2. Random directions hardly meet the few sharp ones, so "
@@ -287,7 +285,6 @@ class MSharpness:
     chunks: int
 
     def in_words(self) -> str:
-        """What the number says, and what it does not."""
         return (
             f"With {self.m} examples choosing the step, their loss rises by {self.rise:.4g} ± {self.error:.1g} "
             f"({self.chunks} chunks). Fewer examples find steeper steps, so it falls as m grows, whatever the "

@@ -32,7 +32,6 @@ class Line:
     loss: Array
 
     def in_words(self) -> str:
-        """What the picture shows, and what it does not."""
         return (
             f"The loss is least, {np.nanmin(self.loss):.4g}, at {self.at[np.nanargmin(self.loss)]:.3g} along it. "
             "One line of a space with very many dimensions: a valley here may be a ridge in another direction."
@@ -71,7 +70,6 @@ class Plane:
     loss: Array
 
     def in_words(self) -> str:
-        """What the picture shows, and what it does not."""
         return (
             f"Over this plane the loss runs from {np.nanmin(self.loss):.4g} to {np.nanmax(self.loss):.4g}. Two "
             "directions of very many: convex here does not mean convex, and random directions see the average "

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from samphire.mechanisms.heads import column, unit
-from samphire.optim.requests import At, Memory, Rule, bind, drive, gradient_at
+from samphire.optim.requests import Memory, Rule, bind, gradient_at, watched
 from samphire.tree import Scalar, Vector
 
 __all__ = ["Comparison", "last_displacement", "logit_shift", "margin_shift"]
@@ -88,12 +88,5 @@ def logit_shift(rule: Rule, margins_at: Callable[[dict[str, Tensor]], Tensor], w
 
 def last_displacement(rule: Rule, loss: Callable[[dict[str, Tensor]], Tensor], w: Mapping[str, Tensor]) -> Vector:
     """The phantom parameter of any rule, where it asks for its last gradient, relative to the weights (eq. 3)."""
-    points: list[Vector] = []
-    answer = gradient_at(loss, w)
-
-    def note(request: At) -> Vector:
-        points.append(request.eps)
-        return answer(request)
-
-    drive(bind(rule, w), w, Memory(), note)
-    return points[-1]
+    _, displacements = watched(bind(rule, w), w, Memory(), gradient_at(loss, w))
+    return displacements[-1]

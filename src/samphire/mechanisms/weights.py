@@ -105,10 +105,7 @@ def gini(lam: Tensor) -> Tensor:
                 = 1 - 2 \cdot \text{area under the Lorenz curve.}
 
     Args:
-        lam: Weights >= 0 (..., n).
-
-    Returns:
-        One number per run; nan if all its weights are zero.
+        lam: Weights >= 0 (..., n); a run in which all are zero gives nan.
 
     Example:
         >>> gini(torch.tensor([1.0, 2.0, 3.0, 4.0]))
@@ -125,10 +122,7 @@ def effective_sample_size(lam: Tensor) -> Tensor:
     r"""How many equally weighted examples weigh as much: :math:`(\sum\lambda)^2 / \sum\lambda^2`, from 1 to n.
 
     Args:
-        lam: Weights >= 0 (..., n).
-
-    Returns:
-        One number per run; nan if all its weights are zero.
+        lam: Weights >= 0 (..., n); a run in which all are zero gives nan.
 
     Example:
         >>> effective_sample_size(torch.tensor([1.0, 2.0, 3.0, 4.0]))

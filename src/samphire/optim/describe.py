@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from samphire import tree
 from samphire.optim import scopes
-from samphire.optim.requests import At, Memory, Rule, bind, drive, gradient_at
+from samphire.optim.requests import Memory, Rule, bind, gradient_at, watched
 from samphire.optim.rules import RULES, rule_for_run
 from samphire.tree import Vector
 
@@ -108,7 +108,7 @@ class Footprint:
     perturbs: str
 
 
-def watch(watched: Rule) -> Footprint:
+def watch(rule: Rule) -> Footprint:
     """Train a network of a Linear, a LayerNorm and a Linear layer (the head) for some steps, and look.
 
     Example:
@@ -126,23 +126,14 @@ def watch(watched: Rule) -> Footprint:
         return nn.functional.cross_entropy(outputs, y[examples], reduction="none")
 
     w = {name: p.detach() for name, p in model.named_parameters()}
-    bound, memory, steps = bind(watched, model), Memory(labels=y), []
+    bound, memory, steps = bind(rule, model), Memory(labels=y), []
     for _ in range(STEPS):
-        displacements: list[Vector] = []
-        descent = drive(bound, w, memory, _noting(displacements, gradient_at(losses, w)))
+        descent, displacements = watched(bound, w, memory, gradient_at(losses, w))
         along = (descent.gradient + descent.directly).dense()
         w = {name: t - 0.1 * along[name] if name in along else t for name, t in w.items()}
         steps.append(_moved(displacements))
     size = sum(t.nbytes for t in w.values())
     return Footprint(round(sum(t.nbytes for t in _kept(memory) if t.ndim) / size, 2), _perturbed(steps, model))
-
-
-def _noting(displacements: list[Vector], answer: Callable[[At], Any]) -> Callable[[At], Any]:
-    def noted(request: At) -> Any:
-        displacements.append(request.eps)
-        return answer(request)
-
-    return noted
 
 
 def _kept(memory: Memory) -> Iterator[Tensor]:

@@ -217,10 +217,8 @@ class FeatureRuns:
 
         self._rho_head = column([a.climb == "head" for a in table]) * rho[:, None, None]
         self._rho_all = column([a.climb == "everything" for a in table]) * rho[:, None, None]
-        self._star_weights, self._star_rates = (
-            column([a.star_weights for a in table]),
-            column([a.star_rates for a in table]),
-        )
+        self._star_weights = column([a.star_weights for a in table])
+        self._star_rates = column([a.star_rates for a in table])
         self._v_star, self._lr = v_star[:, None], lr[:, None, None]
         self._trains = train_head[:, None, None]
         self._climbs, self._sam = bool(self._rho_head.any()), bool(self._rho_all.any())

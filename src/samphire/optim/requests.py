@@ -23,7 +23,8 @@ Examples = slice | Tensor | None
 
 __all__ = [
     "EVERYWHERE", "PER_EXAMPLE", "Asking", "At", "Climb", "Descent", "Examples", "Group", "Memory", "Metric", "Rule",
-    "bind", "branches", "drive", "gradient_at", "on", "relayed", "rho_of", "sharpness_aware_gradient", "with_rho",
+    "bind", "branches", "drive", "gradient_at", "on", "relayed", "rho_of", "sharpness_aware_gradient", "watched",
+    "with_rho",
 ]  # fmt: skip
 
 
@@ -196,6 +197,19 @@ def drive(rule: Rule, w: Mapping[str, Tensor], memory: Memory, answer: Callable[
         except StopIteration as done:
             memory.step += 1
             return Descent.of(done.value)
+
+
+def watched(
+    rule: Rule, w: Mapping[str, Tensor], memory: Memory, answer: Callable[[At], Any]
+) -> tuple[Descent, list[Vector]]:
+    """One step by :func:`drive`, and the displacements at which the rule asked for gradients."""
+    displacements: list[Vector] = []
+
+    def noted(request: At) -> Any:
+        displacements.append(request.eps)
+        return answer(request)
+
+    return drive(rule, w, memory, noted), displacements
 
 
 def relayed(asking: Asking, request: At, change: Callable[[At], At] = lambda request: request) -> Asking:

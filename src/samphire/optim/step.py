@@ -17,16 +17,7 @@ from torch.optim import Optimizer
 
 from samphire import restore, tree
 from samphire.checks import Count, Positive, check_value
-from samphire.optim.passes import (
-    Closure,
-    Loss,
-    Pass,
-    Report,
-    Watch,
-    example_losses,
-    marked_as_perturbed,
-    run_closure,
-)
+from samphire.optim.passes import Closure, Loss, Pass, Report, Watch, example_losses, marked_as_perturbed, run_closure
 from samphire.optim.requests import At, Descent, Group, Memory, Rule, bind
 from samphire.optim.schedules import Rho
 from samphire.tree import Vector

@@ -70,16 +70,12 @@ def compare(
 
     for name, network in networks.items():
         read = partial(features, network, layer=layer, progress=named(progress, f"features ({name})"))
-        inputs = (
-            read(parts.probe_train.images),
-            parts.probe_train,
-            read(parts.probe_test.images),
-            parts.probe_test,
-        )
+        train, test = parts.probe_train, parts.probe_test
+        inputs = (read(train.images), train, read(test.images), test)
         if parts.domain:
             add("domain probe", name, domain_probe(*inputs))
             continue
-        for f in [feature] if feature else parts.probe_train.features:
+        for f in [feature] if feature else train.features:
             measure: Any = partial(probe, *inputs, f, resamples=resamples)
             add("probe", name, measure(progress=named(progress, f"probes of {f} ({name})")))
             if name != trained:
@@ -87,6 +83,6 @@ def compare(
             shuffled = measure(shuffle_labels=True, progress=named(progress, f"shuffled labels ({f})"))
             add("probe", f"{name}, labels shuffled", shuffled)
             if curves:
-                told = named(progress, f"learning curve ({f})")
-                result.curves[f] = learning_curve(*inputs, f, resamples=min(resamples, 5), progress=told)
+                learning = named(progress, f"learning curve ({f})")
+                result.curves[f] = learning_curve(*inputs, f, resamples=min(resamples, 5), progress=learning)
     return result

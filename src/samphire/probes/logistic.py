@@ -164,7 +164,7 @@ def _minimize_softmax(
     return u.reshape(start.shape) * unit
 
 
-def sparse_regression(x: Array, y: Classes, c: float, start: Array | None = None, tolerance: float = 1e-12) -> Array:
+def sparse_regression(x: Array, y: Classes, c: float) -> Array:
     r"""Binary logistic regression with an L1 penalty on every weight.
 
     .. math:: \min_w\ \|w\|_1 + C \sum_i \log\big(1 + e^{-t_i w^\top x_i}\big), \qquad t_i = \pm 1.
@@ -175,8 +175,6 @@ def sparse_regression(x: Array, y: Classes, c: float, start: Array | None = None
         x: Features; add a column of ones for a bias, which is then penalized like the rest (as in liblinear).
         y: 0 or 1.
         c: Weight of the loss.
-        start: Weights to start from.
-        tolerance: As in :func:`softmax_regression`.
 
     Example:
         >>> x, y = np.array([[-1.0], [1.0]]), np.array([0, 1])
@@ -193,8 +191,7 @@ def sparse_regression(x: Array, y: Classes, c: float, start: Array | None = None
         gradient = -c * (expit(-margin) @ signed)
         return uv.sum() + c * np.logaddexp(0, -margin).sum(), np.concatenate([1 + gradient, 1 - gradient])
 
-    w = np.zeros(x.shape[1]) if start is None else start
-    u, v = np.split(_lbfgs(objective, np.maximum(np.stack([w, -w]), 0), tolerance, bounds=(0, None)), 2)
+    u, v = np.split(_lbfgs(objective, np.zeros(2 * x.shape[1]), 1e-12, bounds=(0, None)), 2)
     return u - v
 
 

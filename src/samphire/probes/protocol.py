@@ -10,9 +10,10 @@ pretrained one that was not trained on, they give the control probes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from samphire.probes.resampling import balanced, balanced_halves, halves
 from samphire.probes.results import Probe, probe_of
 from samphire.progress import Progress, silent, stretch
 
+K = TypeVar("K")
 L2 = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 
 __all__ = ["L2", "checked", "domain_probe", "fitted_probe", "learning_curve", "probe", "probes"]
@@ -113,15 +115,7 @@ def probes(
     progress: Progress = silent,
     **settings: Any,
 ) -> dict[str, Probe]:
-    """The probe of every feature, by name.
-
-    Args:
-        train_features: As for :func:`probe`.
-        train_split: As for :func:`probe`.
-        test_features: As for :func:`probe`.
-        test_split: As for :func:`probe`.
-        progress: Of all features together.
-        settings: Of :func:`probe`.
+    """The probe of every feature, by name; all arguments are those of :func:`probe`.
 
     Example:
         >>> a, b = np.repeat([0, 1], 40), np.tile([0, 1], 40)
@@ -129,15 +123,8 @@ def probes(
         >>> {name: p.mean for name, p in probes(a[:, None], split, a[:, None], split, resamples=2).items()}
         {'a': 0.0, 'b': 0.5}
     """
-    names = tuple(train_split.features)
-    return {
-        name: probe(
-            *(train_features, train_split, test_features, test_split, name),
-            progress=stretch(progress, i / len(names), (i + 1) / len(names)),
-            **settings,
-        )
-        for i, name in enumerate(names)
-    }
+    measure = partial(probe, train_features, train_split, test_features, test_split, **settings)
+    return _each({name: partial(measure, name) for name in train_split.features}, progress)
 
 
 def learning_curve(
@@ -153,15 +140,8 @@ def learning_curve(
 ) -> dict[int, Probe]:
     """Probe error against training examples per group: would more labels help, or is the feature missing?
 
-    Args:
-        train_features: As for :func:`probe`.
-        train_split: As for :func:`probe`.
-        test_features: As for :func:`probe`.
-        test_split: As for :func:`probe`.
-        feature: As for :func:`probe`.
-        sizes: Examples per group; by default the largest possible, halved again and again down to 8.
-        progress: Of all sizes together.
-        settings: Of :func:`probe`.
+    ``sizes`` are the examples per group; by default the largest possible, halved again and again down to 8. The other
+    arguments are those of :func:`probe`.
 
     Example:
         >>> a, b = np.repeat([0, 1], 40), np.tile([0, 1], 40)
@@ -172,15 +152,15 @@ def learning_curve(
     if sizes is None:
         most = int(np.unique(joint_groups(train_split)[0][0], return_counts=True)[1].min()) // 2
         sizes = [2 * (most >> i) for i in range(most.bit_length()) if i == 0 or most >> i >= 4][::-1]
-    return {
-        size: probe(
-            *(train_features, train_split, test_features, test_split, feature),
-            per_group=size,
-            progress=stretch(progress, i / len(sizes), (i + 1) / len(sizes)),
-            **settings,
-        )
-        for i, size in enumerate(sizes)
-    }
+    measure = partial(probe, train_features, train_split, test_features, test_split, feature, **settings)
+    return _each({size: partial(measure, per_group=size) for size in sizes}, progress)
+
+
+def _each(measures: Mapping[K, Callable[..., Probe]], progress: Progress) -> dict[K, Probe]:
+    """The result of each measure; the progress is that of all together."""
+    n = len(measures)
+    parts = (stretch(progress, i / n, (i + 1) / n) for i in range(n))
+    return {key: measure(progress=part) for (key, measure), part in zip(measures.items(), parts, strict=True)}
 
 
 def domain_probe(

@@ -56,23 +56,19 @@ def members_of(group: Codes) -> Iterator[Codes]:
     return (np.flatnonzero(group == g) for g in np.unique(group))
 
 
-def bootstrap(
-    wrong: NDArray[Any], group: Codes, *, draws: int = 1000, level: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
-    """An interval for the equal-group error: resamples, and test examples within groups, are drawn again.
+def bootstrap(wrong: NDArray[Any], group: Codes, *, draws: int = 1000) -> tuple[float, float]:
+    """A 95 % interval for the equal-group error: resamples, and test examples within groups, are drawn again.
 
     Args:
         wrong: Of each resample (rows) and test example (columns), whether it was wrong.
         group: Of each test example.
         draws: How many.
-        level: Share of the draws' means inside the interval.
-        seed: Of the draws.
 
     Example:
         >>> bootstrap(np.zeros((3, 4)), np.array([0, 0, 1, 1]))
         (0.0, 0.0)
     """
-    draw = np.random.default_rng(records.seed(seed, "bootstrap"))
+    draw = np.random.default_rng(records.seed(0, "bootstrap"))
     order = np.argsort(group, kind="stable")
     _, first, inverse, count = np.unique(group[order], return_index=True, return_inverse=True, return_counts=True)
     first, size = first[inverse], count[inverse]  # of each test example's group
@@ -80,5 +76,5 @@ def bootstrap(
     wrong = wrong[:, order].astype(np.float64)
     weights = draw.multinomial(len(wrong), np.full(len(wrong), 1 / len(wrong)), size=draws) / len(wrong)
     means = [share @ (w @ wrong)[first + (size * draw.random(len(size))).astype(np.int64)] for w in weights]
-    low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
+    low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

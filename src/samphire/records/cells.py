@@ -41,5 +41,5 @@ def plain_cell(value: Any, name: str = "value") -> Any:
         return {str(k): plain_cell(v, name) for k, v in value.items()}
     raise TypeError(
         f"row entry {name!r} must be a number, text, list or mapping, got {type(value).__name__}; "
-        "store arrays with run.save, or pass array.tolist()."
+        "for an array, pass array.tolist()."
     )

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from samphire.records.cells import Row
@@ -18,16 +18,9 @@ PART = ".part-"  # how the name of a file begins until it is whole
 LOCK = ".lock"
 
 __all__ = [
-    "PART",
-    "append_row",
-    "is_locked",
-    "locked",
-    "parsed",
-    "read_rows",
-    "recovered_rows",
-    "whole_lines",
+    "PART", "append_row", "flocked", "is_locked", "locked", "parsed", "read_rows", "recovered_rows", "whole_lines",
     "write_atomic",
-]
+]  # fmt: skip
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -132,24 +125,36 @@ def parsed(line: bytes) -> Row | None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out; the system lifts the lock when this process ends, however it ends."""
+def flocked(path: Path, wait: bool) -> Iterator[bool]:
+    """Hold a lock file, after a wait or at once; the system lifts the lock when this process ends, however it ends.
+
+    Yields:
+        Whether others are kept out: Windows has no such lock, so its users must avoid two writers themselves.
+    """
     try:
         import fcntl
-    except ImportError:  # Windows has no such lock: its users must avoid two writers themselves
-        yield
+    except ImportError:
+        yield False
         return
-    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run's folder."""
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(flocked(folder / LOCK, wait=False))
         except BlockingIOError as error:
             raise BlockingIOError(
                 error.errno, f"run folder {folder} is being written by another process; wait for it, then resume."
             ) from None
         yield
-    finally:
-        os.close(file)
 
 
 def is_locked(folder: Path) -> bool:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from samphire.records.cells import Row, plain_cell
 from samphire.records.files import (
@@ -29,12 +27,9 @@ from samphire.records.files import (
 from samphire.records.keys import canonical, key
 from samphire.records.origin import provenance
 
-if TYPE_CHECKING:
-    import numpy as np
-
 ROWS, SESSIONS, CONFIG, DONE = "rows.jsonl", "sessions.jsonl", "config.json", "done"
 
-__all__ = ["Run", "Stored", "count_rows", "is_done", "is_locked", "last_row", "load", "open_run", "read"]
+__all__ = ["Run", "Stored", "count_rows", "is_done", "is_locked", "last_row", "open_run", "read"]
 
 
 @dataclass
@@ -67,29 +62,6 @@ class Run:
         stored = {name: plain_cell(value, name) for name, value in row.items()}
         append_row(self._file, stored)
         self.rows.append(stored)
-
-    def save(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Store arrays beside the rows as ``<name>.npz``, whole or not at all; an older one is replaced.
-
-        Args:
-            name: Letters, digits, ``_``, ``-`` and ``.``, for instance ``"epoch-5"``.
-            arrays: NumPy arrays or tensors by name.
-        """
-        import numpy as np
-
-        plain = {n: np.asarray(a.detach().cpu() if hasattr(a, "detach") else a) for n, a in arrays.items()}
-        for n, a in plain.items():
-            if a.dtype == object:
-                raise TypeError(f"array {n!r} must hold numbers or text, got objects; store numbers only.")
-        file = io.BytesIO()
-        np.savez(file, **plain)  # type: ignore[arg-type]
-        path = _array_path(self.folder, name)
-        write_atomic(path, file.getvalue())
-        return path
-
-    def load(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays stored under a name."""
-        return load(self.folder, name)
 
 
 @contextmanager
@@ -180,10 +152,6 @@ class Stored:
         """Time spent over all sessions that ended by themselves."""
         return float(sum(s["seconds"] for s in self.sessions))
 
-    def load(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays stored under a name."""
-        return load(self.folder, name)
-
 
 def read(out: str | os.PathLike[str]) -> list[Stored]:
     """All runs in a folder, complete or not, ordered by key; a run being written is read up to its last whole row.
@@ -227,34 +195,6 @@ def last_row(folder: Path) -> Row | None:
     """The last row of a run, also while it is written; ``None`` if there is none."""
     lines = whole_lines(folder / ROWS)
     return parsed(lines[-1]) if lines else None
-
-
-def load(folder: str | os.PathLike[str], name: str) -> dict[str, np.ndarray]:
-    """The arrays a run stored under a name.
-
-    Args:
-        folder: The run's folder.
-        name: As given to :meth:`Run.save`.
-    """
-    import zipfile
-
-    import numpy as np
-
-    path = _array_path(Path(folder), name)
-    if not path.exists():
-        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz"))) or "none"
-        raise FileNotFoundError(f"run {folder} has no arrays {name!r}; it has {known}.")
-    try:
-        with path.open("rb") as file, np.load(file) as arrays:
-            return dict(arrays)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is damaged ({error}); delete it and compute it again.") from None
-
-
-def _array_path(folder: Path, name: str) -> Path:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-        raise ValueError(f"a name for arrays may have letters, digits, '_', '-' and '.', got {name!r}.")
-    return folder / f"{name}.npz"
 
 
 def _claim(folder: Path, config: dict[str, Any]) -> None:

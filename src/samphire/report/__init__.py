@@ -11,21 +11,6 @@ from samphire.report.tables import Table, rich_table, table, to_csv, to_json
 from samphire.report.webpage import page, write
 
 __all__ = [
-    "PALETTE",
-    "Claim",
-    "Result",
-    "Table",
-    "curve",
-    "duration",
-    "figure",
-    "page",
-    "png",
-    "rich_table",
-    "show",
-    "strict",
-    "summary",
-    "table",
-    "to_csv",
-    "to_json",
-    "write",
-]
+    "PALETTE", "Claim", "Result", "Table", "curve", "duration", "figure", "page", "png", "rich_table", "show",
+    "strict", "summary", "table", "to_csv", "to_json", "write",
+]  # fmt: skip

@@ -90,17 +90,15 @@ def summary(results: Iterable[Result]) -> list[dict[str, Any]]:
         [{'figure': 'fig2', 'claim': 'It falls.', 'ours': '.28 to .01', 'paper': '', 'verdict': 'holds',
           'seconds': nan}]
     """
-    rows = []
-    for result in results:
-        for claim in result.claims or (Claim(result.title, "open"),):
-            rows.append(
-                {
-                    "figure": result.name,
-                    "claim": claim.text,
-                    "ours": claim.ours,
-                    "paper": claim.paper,
-                    "verdict": "failed" if result.error else claim.verdict,
-                    "seconds": result.seconds,
-                }
-            )
-    return rows
+    return [
+        {
+            "figure": result.name,
+            "claim": claim.text,
+            "ours": claim.ours,
+            "paper": claim.paper,
+            "verdict": "failed" if result.error else claim.verdict,
+            "seconds": result.seconds,
+        }
+        for result in results
+        for claim in result.claims or (Claim(result.title, "open"),)
+    ]

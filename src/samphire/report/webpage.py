@@ -70,13 +70,8 @@ def write(
 ) -> Path:
     """Write ``index.html``, and beside it ``<name>.png`` and ``<name>.csv`` of every result; returns the page.
 
-    A second picture or table of one result is ``<name>-2``. Each file appears whole or not at all.
-
-    Args:
-        out: A folder, made if absent.
-        results: As for :func:`page`.
-        machine: As for :func:`page`.
-        title: As for :func:`page`.
+    A second picture or table of one result is ``<name>-2``. Each file appears whole or not at all. The folder ``out``
+    is made if absent; the other arguments are those of :func:`page`.
     """
     out = Path(out)
     files: dict[str, bytes] = {}

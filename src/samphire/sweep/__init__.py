@@ -11,16 +11,6 @@ from samphire.sweep.selection import CRITERIA, Choice, select, table
 from samphire.sweep.trials import State, Trial, trials
 
 __all__ = [
-    "CRITERIA",
-    "EXECUTORS",
-    "GRIDS",
-    "Choice",
-    "State",
-    "SweepResult",
-    "Trial",
-    "grid",
-    "run",
-    "select",
-    "table",
-    "trials",
-]
+    "CRITERIA", "EXECUTORS", "GRIDS", "Choice", "State", "SweepResult", "Trial",
+    "grid", "run", "select", "table", "trials",
+]  # fmt: skip

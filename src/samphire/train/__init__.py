@@ -7,19 +7,6 @@ from samphire.train.small_configs import ModuleConfig, Problem, RuleConfig, Smal
 from samphire.train.trained import TrainedRun, load_network, load_weights
 
 __all__ = [
-    "Checkpoint",
-    "Config",
-    "ModuleConfig",
-    "Problem",
-    "Result",
-    "RuleConfig",
-    "SmallRun",
-    "ToyConfig",
-    "TrainedRun",
-    "appendix_b",
-    "fit",
-    "fit_many",
-    "load_network",
-    "load_weights",
-    "parse",
-]
+    "Checkpoint", "Config", "ModuleConfig", "Problem", "Result", "RuleConfig", "SmallRun", "ToyConfig", "TrainedRun",
+    "appendix_b", "fit", "fit_many", "load_network", "load_weights", "parse",
+]  # fmt: skip

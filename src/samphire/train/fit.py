@@ -75,16 +75,8 @@ def _fit(config: Config, root: Any, out: Any, cache: Any, ranks: Ranks, progress
                 why = f"the training that {config.method} builds on ended early: {before.stopped}"
                 run.append(before.rows[-1] | {"stopped": why})
         elif not ranks.from_first(run.done):
-            parts = load_parts(
-                config.data,
-                root,
-                size=config.size,
-                target=config.target,
-                augment=config.augment,
-                examples=config.examples,
-                cache=cache,
-                progress=progress,
-            )
+            chosen: Any = {name: getattr(config, name) for name in ("size", "target", "augment", "examples")}
+            parts = load_parts(config.data, root, cache=cache, progress=progress, **chosen)
             if config.method != "dfr":
                 visits = positions(config, before, parts, ranks.device)
                 _train(Training(config, parts, ranks, visits), run, progress)

@@ -68,10 +68,7 @@ def retrain_head(config: Config, before: TrainedRun, parts: Parts, device: torch
 
     def retrained(chosen: NDArray[Any]) -> nn.Module:
         head = probes.retrain_last_layer(
-            features[chosen],
-            part.subset(chosen),
-            resamples=config.method_setting("resamples"),
-            seed=config.seed,
+            features[chosen], part.subset(chosen), resamples=config.method_setting("resamples"), seed=config.seed
         )
         setattr(net.get_submodule(parent), name, head.to(device))
         return net

@@ -14,8 +14,7 @@ from torch import nn
 
 from samphire import data, models
 from samphire.checks import hint
-from samphire.data.cache import decoded
-from samphire.data.parts import Parts, default_cache, load_parts
+from samphire.data.parts import Parts, at_size, load_parts
 from samphire.data.split import Split
 from samphire.progress import Progress, silent
 from samphire.train.trained import load_weights
@@ -53,35 +52,27 @@ class SavedNetwork:
         return load_parts(self.data, root, judged_only=True, progress=progress, **where)
 
     def examples(
-        self,
-        part: str,
-        n: int,
-        root: PathLike,
-        cache: PathLike | None = None,
-        progress: Progress = silent,
+        self, part: str, n: int, root: PathLike, cache: PathLike | None = None, progress: Progress = silent
     ) -> Split:
         """At most n random examples of one part, decoded; always the same ones."""
-        parts = data.load(self.data, root, **({} if self.target is None else {"target": self.target}))
+        parts = data.load(self.data, root, target=self.target)
         if part not in parts:
             raise ValueError(f"{self.data} has no part {part!r}; {hint(part, parts)}")
         chosen = np.random.default_rng(0).permutation(len(parts[part]))[:n]
-        split = parts[part].subset(np.sort(chosen))
-        if isinstance(split.images, np.ndarray):
-            return split
-        return decoded(split, self.size, Path(cache) if cache else default_cache(), progress=progress)
+        return at_size(parts[part].subset(np.sort(chosen)), self.size, cache, progress)
 
     def network(self, split: Split) -> nn.Module:
         """The trained network, with an output for each class of a split."""
-        return load_weights(self.model, _classes(split), self.weights)
+        return load_weights(self.model, split.n_classes, self.weights)
 
     def networks(self, split: Split) -> dict[str, nn.Module]:
         """The trained network, and the same before training: with its initial weights, if any, and random ones."""
         trained: Any = self.network(split)
         networks = {"trained": trained}
         if self.initial is not None:
-            networks["pretrained, untouched"] = models.load(self.model, _classes(split), self.initial)
+            networks["pretrained, untouched"] = models.load(self.model, split.n_classes, self.initial)
         random = torch.Generator().manual_seed(0)
-        networks["random weights"] = models.load(self.model, _classes(split), generator=random)
+        networks["random weights"] = models.load(self.model, split.n_classes, generator=random)
         for network in networks.values():
             network.normalize = trained.normalize
         return networks
@@ -113,7 +104,3 @@ def saved_network(path: PathLike, **settings: Any) -> SavedNetwork:
             raise ValueError(f"{path} does not say its {name}; name it with --{name} (in Python {name}=...).")
     fields = {name: value for name, value in known.items() if value is not None}
     return SavedNetwork(weights=path / "model.pt" if path.is_dir() else path, **fields)
-
-
-def _classes(split: Split) -> int:
-    return len(split.classes) or int(split.label.max()) + 1

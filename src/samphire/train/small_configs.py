@@ -77,24 +77,16 @@ class ToyRun:
 
     def train_points(self, dtype: torch.dtype = torch.float32) -> Points:
         """The training set, always the same."""
-        return synthetic.toy(
-            self.n,
-            self.chi,
-            generator=generator(self.seed, "train"),
-            spiral=self.spiral,
-            noise=self.noise,
-            corruption=self.corruption,
-            level=self.level,
-            where=self.where,
-            dtype=dtype,
-        )
+        corrupted = {"corruption": self.corruption, "level": self.level, "where": self.where}
+        return self._points(self.n, "train", dtype, **corrupted)
 
     def test_points(self, dtype: torch.dtype = torch.float32) -> Points:
         """The test set of 2000 points without corruption."""
-        source = generator(self.seed, "test")
-        return synthetic.toy(
-            TEST_POINTS, self.chi, generator=source, spiral=self.spiral, noise=self.noise, dtype=dtype
-        )
+        return self._points(TEST_POINTS, "test", dtype)
+
+    def _points(self, n: int, purpose: str, dtype: torch.dtype, **corrupted: Any) -> Points:
+        settings = {"spiral": self.spiral, "noise": self.noise, "dtype": dtype, **corrupted}
+        return synthetic.toy(n, self.chi, generator=generator(self.seed, purpose), **settings)
 
     def network(self) -> ToyNet:
         """The network before training."""

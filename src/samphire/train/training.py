@@ -44,7 +44,9 @@ class Training:
 
     def __init__(self, config: Config, parts: Parts, ranks: Ranks, positions: Positions | None) -> None:
         self.config, self.parts, self.ranks, self.positions = config, parts, ranks, positions
-        net: Any = models.load(config.model, parts.classes, config.weights, generator=generator(config.seed, "init"))
+        net: Any = models.load(
+            config.model, parts.train.n_classes, config.weights, generator=generator(config.seed, "init")
+        )
         if config.weights is None:
             net.normalize = Normalize(augment.moments(parts.whole.images)[0])
         self.net: Any = net.to(ranks.device, memory_format=torch.channels_last)
@@ -86,7 +88,7 @@ class Training:
     def scale(self) -> dict[str, Any]:
         """What must be known to use the network."""
         normalize = self.net.normalize
-        return {"mean": normalize.mean, "std": normalize.std, "classes": self.parts.classes}
+        return {"mean": normalize.mean, "std": normalize.std, "classes": self.parts.train.n_classes}
 
     # State
 
