@@ -93,8 +93,9 @@ def render(
         done: Called with each result as it is finished.
     """
     started = time.perf_counter()
-    packed = Path(rows).read_bytes()
-    lines = [json.loads(line) for line in (lzma.decompress(packed) if Path(rows).suffix == ".xz" else packed).splitlines()]
+    stored = Path(rows).read_bytes()
+    text = lzma.decompress(stored) if Path(rows).suffix == ".xz" else stored
+    lines = [json.loads(line) for line in text.splitlines()]
     Path(out).mkdir(parents=True, exist_ok=True)
     return _write(Path(out), lines, done, started)
 
