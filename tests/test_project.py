@@ -14,7 +14,7 @@ from samphire import optim
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "samphire"
 
-# A file may import from layers above its own in this list, and from its own folder.
+# The lowest layer first. A file may import from layers before its own in this list, and from its own folder.
 LAYERS = [
     {"tree", "restore", "checks", "statistics", "progress", "pool"},
     {"records"},
@@ -69,7 +69,7 @@ def violations(path, found):
 @pytest.mark.parametrize(
     "path", [p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py"], ids=lambda p: str(p.relative_to(SOURCE))
 )
-def test_imports_go_upwards_only(path):
+def test_imports_go_downwards_only(path):
     assert not list(violations(path, imports(path)))
 
 
@@ -125,6 +125,27 @@ def test_code_in_the_pages_runs(page):
     scope = {}
     for block in blocks:
         exec(compile(block, page, "exec"), scope)
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def test_every_file_the_architecture_names_is_there():
+    named = set(re.findall(r"`([\w/]+\.(?:py|md))`", ARCHITECTURE))
+    assert len(named) > 30
+    places = (ROOT, SOURCE, SOURCE / "experiments" / "paper")
+    assert not [name for name in named if not any((place / name).exists() for place in places)]
+
+
+def test_the_layers_are_drawn_as_they_are_listed():
+    drawing = ARCHITECTURE.split("```")[1].splitlines()
+    drawn = [
+        set(re.split(r" {4,}", line.strip())[0].split())
+        for line in drawing
+        if line.startswith(" ") and line[1:2].strip()
+    ]
+    listed = [names - {"integrations", "__main__"} for names in LAYERS]
+    assert drawn[::-1] == [names for names in listed if names]
 
 
 def test_versions_agree():
