@@ -260,8 +260,8 @@ SCOREBOARD = Experiment(
         "ae_sam branches on each run's own gradient, so its runs are trained one by one; all others as one batch.",
         "imb_sam takes one of the two classes, which are equally frequent here, for the rare one.",
         "The quick scale has batches of 25 at five times the learning rate (see figure 11) and 25 epochs. It was "
-        "chosen among about ten short settings as one in which LSAM separated from SGD with the seeds used then; with "
-        "other seeds it does not clearly do so. The paper scale is at the toy's own setting.",
+        "chosen among about ten short settings as one in which LSAM separated from SGD with the seeds used then; "
+        "with other seeds it does not clearly do so. The paper scale is at the toy's own setting.",
         toy.SPIRAL,
     ),
 )
