@@ -2,19 +2,20 @@
 
 The analysis, written down before the runs that it judges:
 
-- Primary outcome: the probe error of the hard feature (of the two, the one with SGD's higher probe error) on the probing
-  test part, at each algorithm's selected setting, paired with SGD over seeds. The probing set is the training images paired
-  anew. How features are scaled and which penalties are tried is decided by the probe study, from the networks of the
-  grid alone and without a test example.
+- Primary outcome: the probe error of the hard feature (the one with SGD's higher probe error) on the probing test
+  part, at each algorithm's selected setting, paired with SGD over seeds. The probing set is the training images
+  paired anew. The probe study decides how features are scaled and which penalties are tried, from the networks of
+  the grid alone and without a test example.
 - Selection: the paper's grid with seed 0. An algorithm's setting is the one with the lowest probe error of the hard
-  feature on a tenth of the probing set that its probes do not see; beside it, the one with the lowest validation loss.
-  The number of settings each algorithm had is part of the table.
-- Judged on other seeds than the grid's: 10 to 17 for CIFAR-MNIST, 10 to 14 for FMNIST-MNIST, 10 to 12 for Waterbirds.
-- On CIFAR-MNIST also SGD, SAM and one-pass LSAM at the learning rate 0.01 with the grid's largest radius, where trials with
-  seeds 0 to 3 had shown a gain: the same seeds 10 to 17.
+  feature on a tenth of the probing set that its probes do not see; beside it, the one with the lowest validation
+  loss. The number of settings each algorithm had is part of the table.
+- Judged on other seeds than the grid's: 10 to 17 for CIFAR-MNIST, 10 to 14 for FMNIST-MNIST, 10 to 12 for
+  Waterbirds.
+- On CIFAR-MNIST also SGD, SAM and one-pass LSAM at the learning rate 0.01 with the grid's largest radius, where
+  trials with seeds 0 to 3 had shown a gain: the same seeds 10 to 17.
 - Secondary outcomes: the easy feature's probe error and the test error.
-- Each difference has its mean and 95 % interval; :mod:`samphire.statistics` gives the verdict; p-values of the primary
-  outcome are corrected over data sets by Holm's method.
+- Each difference has its mean and 95 % interval; :mod:`samphire.statistics` gives the verdict; p-values of the
+  primary outcome are corrected over data sets by Holm's method.
 """
 
 from __future__ import annotations
