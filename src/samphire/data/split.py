@@ -50,16 +50,17 @@ class Split:
     def __post_init__(self) -> None:
         label, classes = as_codes("label", self.label, self.classes)
         coded = {name: as_codes(name, v, self.values.get(name, ()), gaps=True) for name, v in self.features.items()}
-        self._set("label", label, "classes", classes, "images", _indexable(self.images))
-        self._set("features", {name: codes for name, (codes, _) in coded.items()})
-        self._set("values", {**self.values, **{name: names for name, (_, names) in coded.items() if names}})
-        self._set("ids", np.arange(len(label)) if self.ids is None else as_codes("ids", self.ids)[0])
+        self._set(label=label, classes=classes, images=_indexable(self.images))
+        if any(codes is not self.features[name] for name, (codes, _) in coded.items()):
+            words = {name: names for name, (_, names) in coded.items() if names}
+            self._set(features={name: codes for name, (codes, _) in coded.items()}, values={**self.values, **words})
+        self._set(ids=np.arange(len(label)) if self.ids is None else as_codes("ids", self.ids)[0])
         for name, array in {"images": self.images, "ids": self.ids, **self.features}.items():
             if len(array) != len(self.label):
                 raise ValueError(f"{name} has {len(array)} entries for {len(self.label)} labels; give one for each.")
 
-    def _set(self, *pairs: Any) -> None:
-        for name, value in zip(pairs[::2], pairs[1::2], strict=True):
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
