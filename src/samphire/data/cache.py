@@ -51,6 +51,8 @@ def shapes_of(split: Split) -> NDArray[np.int64]:
         raise TypeError("the split's images are still encoded; decode them with samphire.data.cache.decoded.")
     if isinstance(split, Decoded):
         return split.shapes
+    if split.images.ndim != 4:  # rows of numbers
+        return np.zeros((len(split), 2), np.int64)
     return np.broadcast_to(np.array(split.images.shape[2:]), (len(split), 2))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from samphire.data.split import Split
 
 EXAMPLES = "examples.json"
 
-__all__ = ["EXAMPLES", "check_examples", "note_examples", "splits_of"]
+__all__ = ["EXAMPLES", "check_examples", "check_same_examples", "note_examples", "splits_of"]
 
 
 def splits_of(name: str, root: str | os.PathLike[str] | None, target: str | None, own: Any) -> Mapping[str, Split]:
@@ -67,23 +67,48 @@ def check_examples(folder: Path, name: str, splits: Mapping[str, Split]) -> bool
     Returns:
         Whether the folder says; runs of earlier versions do not.
     """
-    path = folder / EXAMPLES
-    if not path.exists():
+    theirs = _noted(folder)
+    if theirs is None:
         return False
-    try:
-        theirs = json.loads(path.read_bytes())
-        known = theirs["fingerprint"]
-        said = f"{theirs['data']} ({known}: {_sizes(theirs['parts'])})"
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); move the run's folder away and compute it again.") from None
     ours = fingerprint(splits)
-    if known != ours:
+    if theirs[0] != ours:
         sizes = _sizes({part: len(split) for part, split in splits.items()})
         raise ValueError(
-            f"run {folder} was trained on other examples: {said}, and here are {name} ({ours}: {sizes}); "
+            f"run {folder} was trained on other examples: {theirs[1]}, and here are {name} ({ours}: {sizes}); "
             "give the data it was trained on, or choose another output folder."
         )
     return True
+
+
+def check_same_examples(runs: Iterable[tuple[Path, Any]]) -> None:
+    """Refuse to compare runs of one data set that were trained on different examples.
+
+    Args:
+        runs: Folder and configuration of each; those that do not say their examples are not compared.
+    """
+    first: dict[tuple[Any, Any], tuple[Path, str, str]] = {}
+    for folder, config in runs:
+        noted = _noted(folder)
+        if noted is None:
+            continue
+        other, known, said = first.setdefault((config.data, config.target), (folder, *noted))
+        if known != noted[0]:
+            raise ValueError(
+                f"runs {other} and {folder} cannot be compared: they were trained on {said} and {noted[1]}; "
+                "move one of them away and train it again."
+            )
+
+
+def _noted(folder: Path) -> tuple[str, str] | None:
+    """The fingerprint of a run's examples, and what they are in words; ``None`` if its folder does not say."""
+    path = folder / EXAMPLES
+    try:
+        noted = json.loads(path.read_bytes())
+        return noted["fingerprint"], f"{noted['data']} ({noted['fingerprint']}: {_sizes(noted['parts'])})"
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); move the run's folder away and compute it again.") from None
 
 
 def _sizes(parts: Mapping[str, int]) -> str:
