@@ -178,7 +178,8 @@ def test_a_mask_says_which_tokens_are_averaged():
 
 
 def test_transformers_vit_and_bert_as_they_are():
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "num_labels": 3}
     vit = transformers.ViTForImageClassification(transformers.ViTConfig(image_size=8, patch_size=4, **small)).eval()
     images = torch.randn(5, 3, 8, 8)
