@@ -1,12 +1,12 @@
 """The readers of idx files and CIFAR batches: right bytes, no code run, damage named by file and row."""
 
 import gzip
-import tracemalloc
 import hashlib
 import os
 import pickle
 import re
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest

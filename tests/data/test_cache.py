@@ -1,9 +1,9 @@
 import os
-import signal
-import tempfile
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -31,7 +31,9 @@ class Counted(Files):
 
 def split_of(files):
     label = np.arange(len(files))
-    return Split(files, label, {"a": label % 2}, ids=label + 50, classes=tuple(map(str, label)), values={"a": ("0", "1")})
+    return Split(
+        files, label, {"a": label % 2}, ids=label + 50, classes=tuple(map(str, label)), values={"a": ("0", "1")}
+    )
 
 
 def left_in(folder):
@@ -254,7 +256,14 @@ def test_two_users_share_a_cache(tmp_path):
             lock.chmod(0o444)  # its maker's
 
         def other(size):
-            command = [sys.executable, "-c", OTHER_USER, str(images), str(cache), *map(str, Path(__file__).parents[:2])]
+            command = [
+                sys.executable,
+                "-c",
+                OTHER_USER,
+                str(images),
+                str(cache),
+                *map(str, Path(__file__).parents[:2]),
+            ]
             return subprocess.run(command, input=str(size), stdout=subprocess.PIPE, text=True, check=True).stdout
 
         assert [other(size) for size in (8, 9)] == [f"{totals[8]}\n", f"{totals[9]}\n"]

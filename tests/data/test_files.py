@@ -54,7 +54,7 @@ def test_an_image_format_that_starts_a_program_is_refused(monkeypatch):
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
     with Image.open(io.BytesIO(postscript)) as image:
         assert image.format == "EPS"
-    with pytest.raises(ValueError, match="image bird.jpg cannot be decoded"):
+    with pytest.raises(ValueError, match=r"image bird.jpg cannot be decoded"):
         decode(postscript, "bird.jpg")
     assert not started
 
@@ -69,7 +69,7 @@ def test_only_ordinary_files_are_read(tmp_path, make):
 def test_a_file_may_not_have_too_many_bytes(tmp_path):
     with (tmp_path / "a.png").open("wb") as file:
         file.truncate(2**28 + 1)
-    with pytest.raises(ValueError, match="a.png has 268435457 bytes, more than the 268435456 allowed"):
+    with pytest.raises(ValueError, match=r"a.png has 268435457 bytes, more than the 268435456 allowed"):
         Files([tmp_path / "a.png"]).read(0)
 
 

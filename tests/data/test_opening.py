@@ -111,9 +111,9 @@ def saved_by_datasets(root):
         (root / name).mkdir()
         for k, half in enumerate((rows[:4], rows[4:])):
             table = encoded(half)
-            with pa.OSFile(str(root / name / f"data-0000{k}-of-00002.arrow"), "wb") as file:
-                with pa.ipc.new_stream(file, table.schema) as stream:
-                    stream.write_table(table, max_chunksize=3)
+            path = str(root / name / f"data-0000{k}-of-00002.arrow")
+            with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+                stream.write_table(table, max_chunksize=3)
     return root, {"label": "bird"}
 
 
@@ -143,7 +143,7 @@ def pixels():
 
 
 def npz(root):
-    picture, bird, fold, place = (np.array(column) for column in zip(*words(), strict=True))
+    _, bird, fold, place = (np.array(column) for column in zip(*words(), strict=True))
     np.savez(root / "birds.npz", pictures=pixels(), bird=bird, fold=fold, place=place)
     return root / "birds.npz", ASKED | {"image": "pictures"}
 
@@ -412,21 +412,21 @@ def test_what_cannot_be_opened_is_refused_in_one_sentence(source, asked, message
 
 
 def test_an_empty_folder_and_loose_images_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="has no table .* and no images"):
+    with pytest.raises(FileNotFoundError, match=r"has no table .* and no images"):
         data.open(tmp_path)
     write(tmp_path / "a.png", png(1))
-    with pytest.raises(ValueError, match="a.png must be in a folder of its class"):
+    with pytest.raises(ValueError, match=r"a.png must be in a folder of its class"):
         data.open(tmp_path)
 
 
 def test_an_archive_of_arrays_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "bomb.npz", image=np.zeros((2, 10**6)), label=[0, 1])
     monkeypatch.setattr("samphire.data.folders.MOST_UNPACKED", 10**6)
-    with pytest.raises(ValueError, match="bomb.npz cannot be read as arrays .it would unpack to 16000"):
+    with pytest.raises(ValueError, match=r"bomb.npz cannot be read as arrays .it would unpack to 16000"):
         data.open(tmp_path / "bomb.npz")
 
 
 def test_pickled_arrays_are_refused(tmp_path):
     np.savez(tmp_path / "own.npz", image=np.array([{}, {}], object), label=[0, 1])
-    with pytest.raises(ValueError, match="own.npz cannot be read as arrays"):
+    with pytest.raises(ValueError, match=r"own.npz cannot be read as arrays"):
         data.open(tmp_path / "own.npz")

@@ -69,7 +69,9 @@ def test_any_layer_flattened_or_averaged():
     assert flat == pytest.approx(hidden.flatten(1).numpy(), abs=1e-6)
     assert out == pytest.approx(logits.numpy(), abs=1e-5)
     assert last.shape == (3, 4096)
-    assert probes.features(net, images, net[1], pool="channels") == pytest.approx(hidden.mean((2, 3)).numpy(), abs=1e-6)
+    assert probes.features(net, images, net[1], pool="channels") == pytest.approx(
+        hidden.mean((2, 3)).numpy(), abs=1e-6
+    )
 
 
 def test_batches_of_any_size_and_iterables_give_the_same():
@@ -171,7 +173,10 @@ def test_a_mask_says_which_tokens_are_averaged():
 
     model = Named(forward)
     model.embed = embed
-    batch = {"input_ids": torch.tensor([[1, 2, 0], [3, 0, 0]]), "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])}
+    batch = {
+        "input_ids": torch.tensor([[1, 2, 0], [3, 0, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]]),
+    }
     pooled = probes.features(model, iter([batch]), embed, pool="tokens")
     expected = torch.stack([(embed.weight[1] + embed.weight[2]) / 2, embed.weight[3]])
     assert pooled == pytest.approx(expected.detach().numpy(), abs=1e-6)
@@ -180,7 +185,13 @@ def test_a_mask_says_which_tokens_are_averaged():
 def test_transformers_vit_and_bert_as_they_are():
     import transformers
 
-    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "num_labels": 3}
+    small = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "num_labels": 3,
+    }
     vit = transformers.ViTForImageClassification(transformers.ViTConfig(image_size=8, patch_size=4, **small)).eval()
     images = torch.randn(5, 3, 8, 8)
     with torch.no_grad():

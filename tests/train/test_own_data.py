@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from test_train import BIRDS, SHORT, without_seconds
 from torch import nn
 from typer.testing import CliRunner
 
@@ -18,7 +19,6 @@ from samphire.cli import app
 from samphire.sweep import trials
 from samphire.train import Config, appendix_b, fit, load_network, parse
 from samphire.train.examples import EXAMPLES, check_same_examples
-from test_train import BIRDS, SHORT, without_seconds
 
 COLUMNS = {"img_filename": "picture", "y": "kind", "split": "fold", "place": "background"}
 WORDS = {"y": ("landbird", "waterbird"), "split": ("train", "val", "test"), "place": ("land", "water")}
@@ -95,7 +95,9 @@ def test_other_images_under_the_same_name_are_refused_with_both_named(tmp_path):
         Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
     here = data.open("waterbirds", root=first).fingerprint
     other = data.open("waterbirds", root=second).fingerprint
-    both = rf"trained on other examples: waterbirds \({here}: train 56, .* and here are waterbirds \({other}: train 56"
+    both = (
+        rf"trained on other examples: waterbirds \({here}: train 56, .* and here are waterbirds \({other}: train 56"
+    )
     with pytest.raises(ValueError, match=both):
         fit(config, second, tmp_path / "runs", cache=tmp_path / "cache")
     for words in (
@@ -216,5 +218,7 @@ def test_examples_without_an_attribute_are_trained_on_and_judged_where_they_can(
     assert row["test_groups"].keys() == {f"label={k}, place={p}" for k in (0, 1) for p in ("land", "water")}
     unknown = sum(int((~split.known).sum()) for split in opened.parts.values())
     assert unknown == 10
-    with pytest.raises(ValueError, match=r"group_dro needs the group of every training example, but \d of 1\d\d lack"):
+    with pytest.raises(
+        ValueError, match=r"group_dro needs the group of every training example, but \d of 1\d\d lack"
+    ):
         fit(replace(config, method="group_dro"), out=tmp_path / "runs", parts=opened)

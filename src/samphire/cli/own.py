@@ -26,7 +26,9 @@ def own_data(
     if source is None or source in data.SETS or source in PAIRED:
         for option, value in given.items():
             if value is not None:
-                raise ValueError(f"--{option} is for data of your own, got {value!r}; give their folder, or leave it out.")
+                raise ValueError(
+                    f"--{option} is for data of your own, got {value!r}; give their folder, or leave it out."
+                )
         return None
     opened = data.open(source, image=image, label=label, split=split, features=features)
     for note in opened.notes:

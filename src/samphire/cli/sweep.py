@@ -31,7 +31,9 @@ All: mean ± standard deviation over seeds."""
 
 
 def sweep(
-    data_name: Annotated[str, typer.Argument(metavar="DATA", help="Data set, such as cifar-mnist, or your own folder.")],
+    data_name: Annotated[
+        str, typer.Argument(metavar="DATA", help="Data set, such as cifar-mnist, or your own folder.")
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Argument(

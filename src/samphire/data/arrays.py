@@ -140,7 +140,7 @@ class _ArraysOnly(pickle.Unpickler):
 def _check_pickle(pickled: bytes) -> None:
     """Refuse a pickle that asks for memory it does not fill: a place in its memo beyond its own length."""
     for operation, argument, _ in pickletools.genops(pickled):
-        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > len(pickled):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(pickled):
             raise pickle.UnpicklingError(f"it asks for {argument} places in memory")
 
 
@@ -177,6 +177,8 @@ def labeled(images: NDArray[np.uint8], label: NDArray[np.int64], feature: str, c
 
 
 def _labels(label: NDArray[Any], classes: int, path: Path) -> NDArray[np.int64]:
+    if label.dtype.kind not in "iu":
+        raise ValueError(f"{path}: the labels must be whole numbers, got {label.dtype}; get it again.")
     wrong = (label < 0) | (label >= classes)
     if wrong.any():
         row = int(wrong.argmax())

@@ -25,7 +25,8 @@ def shared_between(splits: Mapping[str, Split]) -> list[str]:
 
     Example:
         >>> a, b = np.zeros((3, 1, 2, 2), np.uint8), np.ones((2, 1, 2, 2), np.uint8)
-        >>> shared_between({"train": Split(a, [0, 0, 1], {}), "test": Split(np.concatenate([a[:1], b]), [0, 0, 1], {})})
+        >>> train, test = Split(a, [0, 0, 1], {}), Split(np.concatenate([a[:1], b]), [0, 0, 1], {})
+        >>> shared_between({"train": train, "test": test})
         ['1 of 3 images of test are in train too, with the same content (the first: row 0).']
     """
     sizes = Counter(size for split in splits.values() for size in _sizes(split.images))

@@ -134,7 +134,9 @@ def check_regular(path: Path, most: float = MOST_BYTES) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} must be an ordinary file, got a folder, pipe or device; replace it by the file.")
     if status.st_size > most:
-        raise ValueError(f"{path} has {status.st_size} bytes, more than the {most:.0f} allowed; is it the right file?")
+        raise ValueError(
+            f"{path} has {status.st_size} bytes, more than the {most:.0f} allowed; is it the right file?"
+        )
 
 
 def decode(data: bytes, name: str, *, most_pixels: int = MOST_PIXELS) -> NDArray[np.uint8]:

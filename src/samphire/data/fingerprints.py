@@ -18,7 +18,8 @@ __all__ = ["fingerprint"]
 def fingerprint(parts: Mapping[str, Split]) -> str:
     """The first 16 hexadecimal digits of a SHA-256 over ids, labels, features, their names, and a sample of images.
 
-    The sample is always the same, evenly over each part: arrays count by their numbers, encoded images by their bytes.
+    The sample is always the same, evenly over each part; arrays count by their numbers, encoded images by their
+    bytes.
 
     Args:
         parts: By name; images need not be decoded.

@@ -20,7 +20,7 @@ from samphire.data.duplicates import shared_between
 from samphire.data.fingerprints import fingerprint
 from samphire.data.folders import read_folder
 from samphire.data.memory import read_memory
-from samphire.data.rows import PART_OF, PARTS, Rows, guessed, joined
+from samphire.data.rows import PART_OF, PARTS, Rows, guessed
 from samphire.data.split import Split
 
 HELD = 0.2  # share of each group for test, and as much for val, where the user has no split

@@ -237,7 +237,7 @@ def _opened(path: Path) -> Iterator[Any]:
             return
         with parquet.ParquetFile(path) as file:
             yield file
-    except (ValueError, OSError) as error:  # what pyarrow raises for damaged files
+    except (ValueError, OSError, pyarrow.ArrowException) as error:  # for damaged files
         raise ValueError(f"{path} cannot be read as {path.suffix[1:]} ({error}); get it again.") from None
 
 

@@ -74,14 +74,19 @@ def load_parts(
     parts = data.load(name, _given(root), target=target) if splits is None else splits
     missing = [part for part in ("train", "val", "test") if part not in parts]
     if missing:
-        raise ValueError(f"{name} has no {' and no '.join(missing)} part, only {', '.join(parts)}; a run needs all three.")
+        raise ValueError(
+            f"{name} has no {' and no '.join(missing)} part, only {', '.join(parts)}; a run needs all three."
+        )
     trained, tested = next(pair for pair in PROBED_ON.items() if pair[0] in parts)
     ready = partial(at_size, cache=cache, progress=progress)
     chosen = some(parts["train"], examples)
     whole = chosen if judged_only else ready(chosen, size)
     crops = augment and not judged_only and not isinstance(chosen.images, np.ndarray)
     others = {part: ready(parts[part], size) for part in dict.fromkeys(("val", "test", trained, tested))}
-    probed = {part: others[part] if parts[part].known.all() else ready(known(parts[part]), size) for part in (trained, tested)}
+    probed = {
+        part: others[part] if parts[part].known.all() else ready(known(parts[part]), size)
+        for part in (trained, tested)
+    }
     return Parts(
         train=ready(chosen, round(ROOM * size)) if crops else whole,
         whole=whole,

@@ -163,7 +163,9 @@ def _module(model: nn.Module, layer: str | nn.Module) -> nn.Module:
 
 
 def _only(calls: list[Any], layer: str | nn.Module | None) -> Tensor:
-    name = "the last Linear" if layer is None else f"layer {layer if isinstance(layer, str) else type(layer).__name__!r}"
+    name = (
+        "the last Linear" if layer is None else f"layer {layer if isinstance(layer, str) else type(layer).__name__!r}"
+    )
     if len(calls) != 1:
         raise ValueError(f"{name} ran {len(calls)} times in one pass; name a layer that runs once.")
     return _main_tensor(calls[0], name)

@@ -107,7 +107,11 @@ def to_csv(table: Table) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(
-        [_text(h) for c, w in zip(table.columns, wide, strict=True) for h in (c, f"{c}_se", f"{c}_n")[: 3 if w else 1]]
+        [
+            _text(h)
+            for c, w in zip(table.columns, wide, strict=True)
+            for h in (c, f"{c}_se", f"{c}_n")[: 3 if w else 1]
+        ]
     )
     for row in table.rows:
         writer.writerow([_text(part) for cell, w in zip(row, wide, strict=True) for part in _parts(cell, w)])

@@ -110,8 +110,9 @@ def saved_network(path: PathLike, **settings: Any) -> SavedNetwork:
     known = {name: stored.get(name) for name in ("data", "model", "target", "size", "layer")}
     known["initial"] = stored.get("weights")
     known |= {name: value for name, value in settings.items() if value is not None}
-    if known.get("own") is not None:
-        known["data"] = known["own"].name
+    own = settings.get("own")
+    if own is not None:
+        known["data"] = own.name
     for name in ("data", "model"):
         if not isinstance(known[name], str):
             raise ValueError(f"{path} does not say its {name}; name it with --{name} (in Python {name}=...).")

@@ -240,7 +240,9 @@ def check_fits(net: nn.Module, name: str, parts: Parts) -> None:
         ) from None
     if not isinstance(out, Tensor) or out.shape != (2, classes):
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise ValueError(f"model={name} must return an output for each of {classes} classes, (2, {classes}), got {got}.")
+        raise ValueError(
+            f"model={name} must return an output for each of {classes} classes, (2, {classes}), got {got}."
+        )
 
 
 def _channels_last(x: Tensor) -> Tensor:
