@@ -179,7 +179,5 @@ def test_own_data_are_read_whole_or_refused(tmp_path, make):
     for seed in range(RUNS):
         root = tmp_path / str(seed)
         shutil.rmtree(root, ignore_errors=True)
-        outcomes.append(
-            outcome(lambda: data.open(spoiled(tmp_path / "tree", root, seed) / inside, **asked).parts)
-        )
+        outcomes.append(outcome(lambda: data.open(spoiled(tmp_path / "tree", root, seed) / inside, **asked).parts))
     assert any(sentence != "read" for sentence in outcomes)
