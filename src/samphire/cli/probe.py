@@ -10,7 +10,21 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
-from samphire.cli.options import AsJson, Cache, Data, Features, Image, Label, Model, Root, Run, Size, Split, Target
+from samphire.cli.options import (
+    AsJson,
+    Cache,
+    Data,
+    Features,
+    Image,
+    Label,
+    Model,
+    Root,
+    Run,
+    Size,
+    Split,
+    Target,
+    Trust,
+)
 from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.probes.compare import compare
@@ -35,6 +49,7 @@ def probe(
     size: Size = None,
     cache: Cache = None,
     out: Annotated[Path | None, typer.Option(help="Write a picture, with learning curves, to this PNG file.")] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which features a network has learned: probe errors beside controls, and errors by group."""
@@ -42,7 +57,7 @@ def probe(
         raise ValueError(f"there is no folder {out.parent} to write {out.name} in; make it first.")
     own = own_data(data, image, label, split, features)
     trained = saved_network(
-        run, data=data, own=own, model=model, layer=layer, target=target, initial=pretrained, size=size
+        run, trust=trust, data=data, own=own, model=model, layer=layer, target=target, initial=pretrained, size=size
     )
     with bar() as progress:
         parts = trained.parts(root, cache, progress)
