@@ -11,7 +11,7 @@ from rich.console import Console
 
 from samphire import records, report
 from samphire.checks import check_one_of
-from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target
+from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target, Trust
 from samphire.cli.progress import bar
 from samphire.probes.compare import compare
 from samphire.probes.logistic import SCALINGS, Scaling
@@ -37,6 +37,7 @@ def probe(
     size: Size = None,
     cache: Cache = None,
     out: Annotated[Path | None, typer.Option(help="Write a picture, with learning curves, to this PNG file.")] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which features a network has learned: probe errors beside controls, and errors by group.
@@ -47,7 +48,7 @@ def probe(
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} to write {out.name} in; make it first.")
     given = {"data": data, "model": model, "layer": layer, "target": target, "initial": pretrained, "size": size}
-    trained = saved_network(run, **given, probe_on=probe_on)
+    trained = saved_network(run, trust=trust, probe_on=probe_on, **given)
     with bar() as progress:
         parts = trained.parts(root, cache, progress)
         result = compare(

@@ -123,7 +123,7 @@ def fitted_probes(
     draw = np.random.default_rng(records.seed(seed, "probe"))
     drawn = [_resample(group, per_group, targets, shuffle_labels, draw) for _ in range(resamples)]
     everything = np.bincount(group).max() <= per_group + 1  # halves leave out the odd one
-    final = drawn[:1] if everything else drawn
+    final = drawn[:1] if everything and not shuffle_labels else drawn
     share = len(drawn) / (len(drawn) + len(final))
     penalties = tuned(x, drawn, l2, scaling, stretch(progress, 0.0, share))
     fits: dict[str, list[Linear]] = {name: [] for name in targets}

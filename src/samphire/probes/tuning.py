@@ -115,14 +115,15 @@ def _held_out(
     progress: Progress,
 ) -> dict[str, Array]:
     """Of each target the error for each penalty."""
-    sums = {name: np.zeros(len(l2)) for name in names}
+    wrong = {name: np.zeros(len(l2), np.int64) for name in names}  # counts, so that equal errors are equal
     for i, resample in enumerate(resamples):
         targets = {name: resample.targets[name] for name in names}
         for name, path in fits_of(x, resample.train, targets, l2, scaling).items():
-            wrong = [fit.predict(x[resample.held]) != targets[name][resample.held] for fit in path]
-            sums[name] += np.mean(wrong, 1)
+            truth = targets[name][resample.held]
+            wrong[name] += [np.count_nonzero(fit.predict(x[resample.held]) != truth) for fit in path]
         progress(f"penalties of {', '.join(names)}", i + 1, len(resamples))
-    return {name: total / len(resamples) for name, total in sums.items()}
+    n = sum(len(resample.held) for resample in resamples)
+    return {name: count / n for name, count in wrong.items()}
 
 
 def _best(errors: Mapping[float, float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +78,8 @@ def probe_features(net: nn.Module, parts: Parts, settings: ProbeSettings) -> Row
 
     Probes are trained on nine tenths of the probing set. ``probe`` is their error on the probing test part, with a
     95 % interval, ``probe_val``, to select by, that on the tenth. ``probe_l2`` has the penalties, ``probe_l2_tried``
-    the range they were chosen from, ``probing`` what the probing set was, with its size, and the scaling.
+    the range they were chosen from, ``probe_held_out`` the errors they were chosen by, ``probing`` what the probing
+    set was, with its size, and the scaling.
 
     Args:
         net: The network.
@@ -90,6 +92,8 @@ def probe_features(net: nn.Module, parts: Parts, settings: ProbeSettings) -> Row
     trained_on, held = (x[rest], train.subset(rest)), (x[tenth], train.subset(tenth))
     fitted = _domain_probes if parts.domain else _feature_probes
     results = fitted(trained_on, (x_test, test), held, settings)
+    any_probe, _ = next(iter(results.values()))
+    n = any_probe.per_group * len(any_probe.groups)
     return {
         "probe": {name: tested.mean for name, (tested, _) in results.items()},
         "probe_low": {name: tested.interval[0] for name, (tested, _) in results.items()},
@@ -97,8 +101,14 @@ def probe_features(net: nn.Module, parts: Parts, settings: ProbeSettings) -> Row
         "probe_val": {name: selecting.mean for name, (_, selecting) in results.items()},
         "probe_l2": {name: tested.tuned.l2 for name, (tested, _) in results.items()},
         "probe_l2_tried": {name: tested.tuned.tried for name, (tested, _) in results.items()},
-        "probing": {"on": parts.probe_on, "n": len(rest), "held_out": len(tenth), "scaling": settings.scaling},
+        "probe_held_out": {name: _as_text(tested.tuned.held_out) for name, (tested, _) in results.items()},
+        "probing": {"on": parts.probe_on, "n": n, "held_out": len(tenth), "scaling": settings.scaling},
     }
+
+
+def _as_text(errors: Mapping[float, float]) -> dict[str, float]:
+    """JSON has texts for keys."""
+    return {f"{l2:g}": error for l2, error in errors.items()}
 
 
 def _feature_probes(train: Examples, test: Examples, held: Examples, settings: ProbeSettings) -> Tested:
