@@ -24,8 +24,8 @@ CRITERIA: dict[str, Callable[[Row], float]] = {
 }
 """What settings are selected by, from a run's last row and never from test examples; the smallest is best.
 
-``val_error``: validation error, groups weighted as in training. ``val_loss``: validation loss. ``probe``: probe error of
-the hardest feature on a tenth of the probing set that the probes do not see. ``worst_group``: validation error of the
+``val_error``: validation error, groups weighted as in training. ``val_loss``: validation loss. ``probe``: probe error
+of the hardest feature on a tenth of the probing set that probes do not see. ``worst_group``: validation error of the
 worst group.
 """
 
