@@ -164,14 +164,14 @@ def _seeds_table(rows: Sequence[Row]) -> report.Table:
             }
         )
     caption = (
-        "The hard feature's error in % on held-out halves, mean ± standard deviation (n - 1) over other seeds than the "
-        "grid's, at the lowest learning rate; differences in pairs of seeds, ± standard error."
+        "The hard feature's error in % on held-out halves, mean ± standard deviation (n - 1) over other seeds than "
+        "the grid's, at the lowest learning rate; differences in pairs of seeds, ± standard error."
     )
     return report.table(lines, caption=caption)
 
 
 def _paths(rows: Iterable[Row]) -> dict[str, dict[float, float]]:
-    """By scaling: the mean error of each penalty that all grid networks tried, on the whole set of training images."""
+    """By scaling: the mean error of each penalty that all grid networks tried, on all training images."""
     whole = [row for row in _grids(rows) if (row["on"], row["per_group"]) == ("train", None)]
     paths = {}
     for scaling, group in by(whole, "scaling").items():
