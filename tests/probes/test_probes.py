@@ -16,8 +16,9 @@ from torch import nn
 from samphire import probes
 from samphire.data.split import Split
 from samphire.probes import groups
-from samphire.probes.logistic import Scaler, softmax_regression, sparse_regression
+from samphire.probes.logistic import Scaler, sparse_regression
 from samphire.probes.resampling import balanced, balanced_halves, bootstrap, halves
+from samphire.probes.softmax import softmax_regression
 
 
 def two_features(n, *, share=0.5, seed=0, **values):
