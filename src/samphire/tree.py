@@ -194,8 +194,15 @@ def local(t: Tensor) -> Tensor:
 
 
 def like(t: Tensor, other: Tensor) -> Tensor:
-    """A tensor on the device of another of its shape, and sharded as that is."""
-    return _spread(t.to(other.device), other) if _mesh(t) is None else t
+    """A tensor, whole or this rank's shard of it, on the device of another and sharded as that is."""
+    mesh = _mesh(other)
+    if mesh is None or t.shape == other.shape:
+        return _spread(t.to(other.device), other) if _mesh(t) is None else t
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        t.to(other.device), mesh, other.placements, shape=other.shape, stride=other.stride()  # type: ignore[attr-defined]
+    )
 
 
 def displace(

@@ -21,7 +21,7 @@ from samphire.optim.passes import Pass, Report, Watch, example_losses, mark_as_p
 from samphire.optim.requests import At, Descent, Memory, Rule
 from samphire.tree import Vector
 
-__all__ = ["Engine", "Perturbation", "Rng"]
+__all__ = ["Engine", "Perturbation", "Rng", "ranks"]
 
 Rng = Literal["replay", "fresh"]
 Perturbation = Literal["global", "local"]
@@ -299,13 +299,13 @@ class Engine:
 
     def _find_data_parallel(self) -> None:
         """A local perturbation needs the DistributedDataParallel, which may have been put around the model since."""
-        if self.perturbation != "local" or restore.data_parallel(self.model) is not None or _ranks() == 1:
+        if self.perturbation != "local" or restore.data_parallel(self.model) is not None or ranks() == 1:
             return
         ddp = data_parallel_around(self.model)
         if ddp is None:
             raise ValueError(
                 f"perturbation='local' needs the model inside DistributedDataParallel, but none is around it on this "
-                f"rank of {_ranks()}; wrap it, and call opt.rebind(wrapped) if the optimizer was built before."
+                f"rank of {ranks()}; wrap it, and call opt.rebind(wrapped) if the optimizer was built before."
             )
         self.parameters.move_to(ddp)
 
@@ -325,6 +325,7 @@ class Engine:
             )
 
 
-def _ranks() -> int:
+def ranks() -> int:
+    """How many processes train together."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if distributed else 1
