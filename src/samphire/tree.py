@@ -148,6 +148,8 @@ def largest(v: Vector, count: int) -> Vector:
         >>> largest(Vector({"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([2.0])}), 2).dense()
         {'a': tensor([ True, False]), 'b': tensor([True])}
     """
+    if not v.tensors:
+        return v
     whole = [t.full_tensor() if is_sharded(t) else t.to_dense() for t in v.tensors.values()]  # type: ignore[attr-defined]
     flat = torch.cat([t.reshape(-1) for t in whole])
     marked = torch.zeros_like(flat, dtype=torch.bool).scatter(0, flat.topk(count).indices, True)

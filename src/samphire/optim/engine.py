@@ -236,12 +236,13 @@ class Engine:
         """The gradients of a pass, unscaled, no longer the parameters'."""
         ddp = restore.data_parallel(self.model)
         reused = ddp is not None and ddp.gradient_as_bucket_view
+        asked = {name: q for name, q in self.named.items() if p.wrt is None or name in p.wrt}
         grads = {}
-        for name, q in self.named.items():
-            if q.grad is not None and (p.wrt is None or name in p.wrt):
+        for name, q in asked.items():
+            if q.grad is not None:
                 grad = q.grad.detach()
                 grads[name] = grad.clone() if reused else grad
-        if not grads and p.wrt != frozenset():
+        if asked and not grads:
             raise RuntimeError(
                 f"pass {p.index} of the step left no gradient: its loss was not sent backward, or zero_grad() came "
                 "after backward; gradients need no zeroing inside a pass."
