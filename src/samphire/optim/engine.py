@@ -165,6 +165,8 @@ class Engine:
                 try:
                     request = asking.send((g, example_losses(p)) if wants_losses else g)
                     watch.sent(p, g, request.eps)
+                    if self._leads_nowhere(request.eps):
+                        descent = g
                     del g
                 except StopIteration as finished:
                     descent = finished.value
@@ -175,6 +177,12 @@ class Engine:
             self.undo.back()
             asking.close()
         self._warn_if_rounded_away()
+
+    def _leads_nowhere(self, eps: Vector) -> bool:
+        """Whether a displacement is not finite, where that can be read for free; its gradient was not, then."""
+        length = tree.known_norm(eps)
+        known = length is not None and isinstance(tree.number(length), float)
+        return known and not math.isfinite(length) and not self._perturbs_locally()  # type: ignore[arg-type]
 
     def _way_back(self, grads: Mapping[str, Tensor | None]) -> Callable[[], None]:
         """To before a run: the gradients and the memories of the micro-batches before it."""
@@ -263,7 +271,7 @@ class Engine:
         if self._perturbs_locally():
             gradient = self._averaged_over_ranks(gradient)
             directly = self._averaged_over_ranks(directly) if directly else directly
-            self.unusable |= self.live_scaler() is not None and not tree.finite(gradient)
+        self.unusable |= not (tree.finite(gradient) & tree.finite(directly))
         total = (Vector({name: g for name, g in earlier.items() if g is not None}) + gradient).dense()
         remembered = {id(t) for t in memory.tensors()}  # whoever clips or zeroes .grad must not reach these
         self.parameters.set_grads({name: g.clone() if id(g) in remembered else g for name, g in total.items()})

@@ -314,6 +314,11 @@ class SharpnessAware(Optimizer):
         if not engine.unusable:
             self.base.step()
             engine.parameters.subtract(engine.directly)
+        elif engine.live_scaler() is None:
+            engine.warn(
+                "the gradient is not finite, so the step was skipped: weights and memory are as before, and "
+                "opt.last.skipped is True; lower the learning rate or rho, or look at the batch."
+            )
         engine.forget_runs()
         self._leftovers.note(engine.named.values())
         if engine.loss_noted:
