@@ -28,21 +28,36 @@ export class Stepper {
 
   /**
    * One step on a batch: x holds each example as the body sees it for each feature (2B by 4), y its labels.
-   * Returns the head before the step and the phantom head.
+   * Returns the head before the step, the phantom head, and the head that weighs the features' gradients.
    */
   step(x, y) {
     const batch = y.length, head = this.weights["head.weight"], real = [...head];
+    const { w, Q, phantom } = this.#phantomPoint(x, y);
+    const gradient = headGradient(Q, phantom, batch);
+    const rates = this.starRates ? this.vStar : phantom; // eq. 8
+    this.#fillCotangent(Q, y, this.#weigher(phantom), rates);
+    this.body.backward(w, this.cotangent, this.weights, -this.lr, 2 * batch);
+    if (this.trainHead) for (let k = 0; k < 2; k++) head[k] = real[k] - this.lr * gradient[k];
+    return { real, phantom, rates };
+  }
+
+  /** The importance weights that a step gives to the examples of this batch. */
+  importanceWeights(x, y) {
+    const { Q, phantom } = this.#phantomPoint(x, y), v = this.#weigher(phantom);
+    return Array.from(y, (_, i) => importanceWeight(Q, i, v));
+  }
+
+  #weigher(phantom) {
+    return this.starWeights ? this.vStar : phantom; // eq. 7
+  }
+
+  /** Where the gradient is taken: weights of the body, its signed features, the head. */
+  #phantomPoint(x, y) {
     const w = this.climb === "everything" ? this.#displace(x, y) : this.weights;
     const Q = this.#signed(w, x, y);
     let phantom = [...w["head.weight"]];
-    if (this.climb === "head") phantom = climbed(phantom, headGradient(Q, phantom, batch), this.rho); // eq. 5
-    const gradient = headGradient(Q, phantom, batch);
-    const weigh = this.starWeights ? this.vStar : phantom; // eq. 7
-    const rates = this.starRates ? this.vStar : phantom; // eq. 8
-    this.#fillCotangent(Q, y, weigh, rates);
-    this.body.backward(w, this.cotangent, this.weights, -this.lr, 2 * batch);
-    if (this.trainHead) for (let k = 0; k < 2; k++) head[k] = real[k] - this.lr * gradient[k];
-    return { real, phantom };
+    if (this.climb === "head") phantom = climbed(phantom, headGradient(Q, phantom, y.length), this.rho); // eq. 5
+    return { w, Q, phantom };
   }
 
   /** Q = -y Phi, so that <Q_i, v> = -y_i f_i. */
@@ -79,10 +94,10 @@ export function importanceWeight(Q, i, v) {
   return 1 / (1 + Math.exp(-(Q[2 * i] * v[0] + Q[2 * i + 1] * v[1])));
 }
 
-/** The gradient of the loss by the head, of the first `batch` examples in Q from `start` on. */
-export function headGradient(Q, v, batch, start = 0) {
+/** The gradient of the loss by the head. */
+export function headGradient(Q, v, batch) {
   const g = [0, 0];
-  for (let i = start; i < start + batch; i++) {
+  for (let i = 0; i < batch; i++) {
     const lambda = importanceWeight(Q, i, v);
     g[0] += (lambda * Q[2 * i]) / batch;
     g[1] += (lambda * Q[2 * i + 1]) / batch;
