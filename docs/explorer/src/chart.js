@@ -1,77 +1,66 @@
-// A small line chart in SVG. Colors are classes of the style sheet, so that light and dark need no code.
+// A small chart in SVG. Colors are classes of the style sheet, so that light and dark need no code.
 
-const MARGIN = { top: 10, right: 14, bottom: 36, left: 44 };
+const MARGIN = { top: 10, right: 14, bottom: 42, left: 46 }, HEIGHT = 0.7; // of the width
 
 /**
- * A chart in an element. `x` and `y` are {label, from, to, percent}; `describe` puts the drawing into words.
- * Layers, drawn in order, have a class that gives the color:
+ * A chart in an element. It draws {x, y, layers, label}: axes {label, from, to}, a sentence for those who cannot see
+ * it, and layers in order, whose `kind` are classes of the style sheet:
  *   {line: [[x, y], ...], kind}   {band: [[x, low, high], ...], kind}   {dots: [[x, y, radius], ...], kind}
  */
 export class Chart {
-  constructor(host, { x, y, ratio = 0.68 }) {
-    Object.assign(this, { host, x, y, ratio, layers: [] });
+  constructor(host) {
+    this.host = host;
     host.setAttribute("role", "img");
-    new ResizeObserver(() => this.#render()).observe(host);
+    new ResizeObserver(() => this.picture && this.draw(this.picture)).observe(host);
   }
 
-  draw(layers, { x = this.x, y = this.y, label = "" } = {}) {
-    Object.assign(this, { layers, x, y });
+  draw(picture) {
+    const { x, y, layers, label } = (this.picture = picture), width = Math.round(this.host.clientWidth);
+    const height = Math.round(width * HEIGHT), right = width - MARGIN.right, bottom = height - MARGIN.bottom;
     this.host.setAttribute("aria-label", label);
-    this.#render();
-  }
-
-  #render() {
-    const width = Math.round(this.host.clientWidth), height = Math.round(width * this.ratio);
     if (!width) return;
-    const right = width - MARGIN.right, bottom = height - MARGIN.bottom;
-    const scale = (axis, low, high) => {
-      const span = axis.to - axis.from || 1;
-      const place = (value) => low + ((Math.min(Math.max(value, axis.from), axis.to) - axis.from) / span) * (high - low);
-      return (value) => place(value).toFixed(1);
-    };
-    const sx = scale(this.x, MARGIN.left, right), sy = scale(this.y, bottom, MARGIN.top);
-    const parts = [...grid(this.x, this.y, sx, sy, { right, bottom, width, height })];
-    for (const layer of this.layers) parts.push(shape(layer, sx, sy));
-    this.host.innerHTML =
-      `<svg viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" aria-hidden="true">${parts.join("")}</svg>`;
+    const sx = scale(x, MARGIN.left, right), sy = scale(y, bottom, MARGIN.top);
+    const parts = [...grid(x, y, sx, sy, { right, bottom, height }), ...layers.map((layer) => shape(layer, sx, sy))];
+    const size = `viewBox="0 0 ${width} ${height}" width="${width}" height="${height}"`;
+    this.host.innerHTML = `<svg ${size} aria-hidden="true">${parts.join("")}</svg>`;
   }
 }
 
-function* grid(x, y, sx, sy, { right, bottom, width, height }) {
+/** From a value to a place; what lies outside is put on the edge. */
+function scale({ from, to }, low, high) {
+  return (value) => (low + ((Math.min(Math.max(value, from), to) - from) / (to - from)) * (high - low)).toFixed(1);
+}
+
+function* grid(x, y, sx, sy, { right, bottom, height }) {
+  const { left } = MARGIN, middle = `text-anchor="middle"`;
   for (const value of ticks(y)) {
-    yield `<line class="grid" x1="${MARGIN.left}" x2="${right}" y1="${sy(value)}" y2="${sy(value)}"/>`;
-    yield `<text class="tick" x="${MARGIN.left - 6}" y="${sy(value)}" dy=".32em" text-anchor="end">${format(y, value)}</text>`;
+    const at = sy(value);
+    yield `<line class="grid" x1="${left}" x2="${right}" y1="${at}" y2="${at}"/>`;
+    yield `<text class="tick" x="${left - 7}" y="${at}" dy=".32em" text-anchor="end">${shown(value)}</text>`;
   }
-  for (const value of ticks(x))
-    yield `<text class="tick" x="${sx(value)}" y="${bottom + 15}" text-anchor="middle">${format(x, value)}</text>`;
-  yield `<line class="axis" x1="${MARGIN.left}" x2="${right}" y1="${bottom}" y2="${bottom}"/>`;
-  yield `<text class="label" x="${(MARGIN.left + right) / 2}" y="${height - 3}" text-anchor="middle">${x.label}</text>`;
-  if (y.label)
-    yield `<text class="label" transform="translate(10 ${bottom / 2}) rotate(-90)" text-anchor="middle">${y.label}</text>`;
+  for (const value of ticks(x)) {
+    yield `<text class="tick" x="${sx(value)}" y="${bottom + 16}" ${middle}>${shown(value)}</text>`;
+  }
+  yield `<line class="axis" x1="${left}" x2="${right}" y1="${bottom}" y2="${bottom}"/>`;
+  yield `<text class="label" x="${(left + right) / 2}" y="${height - 8}" ${middle}>${x.label}</text>`;
+  yield `<text class="label" transform="translate(11 ${(MARGIN.top + bottom) / 2}) rotate(-90)" ${middle}>${y.label}</text>`;
 }
 
 function shape({ line, band, dots, kind }, sx, sy) {
-  if (line) return line.length ? `<path class="line ${kind}" d="M${line.filter(finite).map(([x, y]) => `${sx(x)} ${sy(y)}`).join("L")}"/>` : "";
-  if (band) {
-    const known = band.filter(finite);
-    if (!known.length) return "";
-    const upper = known.map(([x, , high]) => `${sx(x)} ${sy(high)}`), lower = known.map(([x, low]) => `${sx(x)} ${sy(low)}`);
-    return `<path class="band ${kind}" d="M${[...upper, ...lower.reverse()].join("L")}Z"/>`;
-  }
-  return dots.filter(finite).map(([x, y, r = 4]) => `<circle class="dot ${kind}" cx="${sx(x)}" cy="${sy(y)}" r="${r}"/>`).join("");
+  const known = (line ?? band ?? dots).filter((numbers) => numbers.every(Number.isFinite));
+  if (!known.length) return "";
+  if (line) return `<path class="line ${kind}" d="M${known.map(([x, y]) => `${sx(x)} ${sy(y)}`).join("L")}"/>`;
+  if (dots) return known.map(([x, y, r]) => `<circle class="dot ${kind}" cx="${sx(x)}" cy="${sy(y)}" r="${r}"/>`).join("");
+  const upper = known.map(([x, , high]) => `${sx(x)} ${sy(high)}`), lower = known.map(([x, low]) => `${sx(x)} ${sy(low)}`);
+  return `<path class="band ${kind}" d="M${[...upper, ...lower.reverse()].join("L")}Z"/>`;
 }
-
-const finite = (numbers) => numbers.every(Number.isFinite);
 
 /** Round numbers along an axis, about five. */
 export function ticks({ from, to }) {
   const rough = (to - from) / 5, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough * 0.999);
-  const values = [];
-  for (let k = Math.ceil(from / step - 1e-9); k * step <= to + 1e-9 * step; k++) values.push(+(k * step).toPrecision(12));
-  return values;
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= 0.999 * rough);
+  const first = Math.ceil(from / step - 1e-9), last = Math.floor(to / step + 1e-9);
+  return Array.from({ length: last - first + 1 }, (_, k) => +((first + k) * step).toPrecision(12));
 }
 
-function format({ percent }, value) {
-  return percent ? `${+(100 * value).toPrecision(3)} %` : String(+value.toPrecision(4)).replace("-", "−");
-}
+const shown = (value) => String(value).replace("-", "−");

@@ -51,7 +51,7 @@ export class Field {
     for (let row = 0; row < size; row++) {
       for (let column = 0; column < size; column++) {
         const p = values[(size - 1 - row) * size + column], toward = p > 0.5 ? high : low;
-        const share = 0.12 + 0.46 * Math.abs(2 * p - 1);
+        const share = 0.06 + 0.34 * Math.abs(2 * p - 1);
         const color = toward.map((c, k) => middle[k] + share * (c - middle[k]));
         image.data.set([...color, 255], 4 * (row * size + column));
       }
@@ -92,9 +92,9 @@ export class Field {
     const { context, weights } = this, { y } = this.pane.points;
     const order = [...weights.keys()].sort((a, b) => weights[b] - weights[a]);
     for (const i of order) {
-      const [px, py] = this.#place(i), radius = 1.7 + 6.3 * Math.sqrt(weights[i]);
+      const [px, py] = this.#place(i), radius = 2.2 + 6 * Math.sqrt(weights[i]);
       mark(context, px, py, radius, y[i] > 0);
-      Object.assign(context, { fillStyle: y[i] > 0 ? plus : minus, strokeStyle: surface, lineWidth: 0.8 });
+      Object.assign(context, { fillStyle: y[i] > 0 ? plus : minus, strokeStyle: surface, lineWidth: 0.5 });
       context.fill();
       context.stroke();
     }

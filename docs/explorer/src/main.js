@@ -1,10 +1,13 @@
 // The page: controls, address, keys, tour; training happens in the worker, drawing in Views.
 
+import { percent } from "./pictures.js";
 import { PRESETS } from "./presets.js";
 import { Reference } from "./reference.js";
-import { ALGORITHM_NAMES, SETTINGS, forEngine, fromHash, noiseLevels, startSettings, toHash, toPython } from "./settings.js";
+import {
+  ALGORITHM_NAMES, SETTINGS, fromHash, noiseLevels, startSettings, toHash, toPython, usesStar,
+} from "./settings.js";
 import { TOUR } from "./tour.js";
-import { Views, percent } from "./views.js";
+import { Views } from "./views.js";
 
 const $ = (selector) => document.querySelector(selector);
 const worker = new Worker(URL.createObjectURL(new Blob([$("#worker").textContent], { type: "text/javascript" })));
@@ -20,8 +23,7 @@ const speed = () => Number($("#speed").value);
 
 worker.onmessage = ({ data }) => {
   if (data.id !== id) return; // of settings that are no longer asked for
-  const drawn = frame === data;
-  if (!drawn && !frame?.fresh) requestAnimationFrame(draw);
+  if (!frame?.fresh) requestAnimationFrame(draw); // else one is already waiting to be drawn
   frame = Object.assign(data, { fresh: true });
 };
 
@@ -60,7 +62,7 @@ function setPlaying(now) {
 /** Both runs anew with the settings of now; then play, or go to an epoch. */
 function restart({ play = false, until = 0 } = {}) {
   id += 1;
-  send({ type: "reset", id, settings: forEngine(settings), until });
+  send({ type: "reset", id, settings, until });
   if (play) send({ type: "play", speed: speed() });
   playing = play || until > 0;
 }
@@ -133,7 +135,7 @@ function showSettings() {
   $("[data-setting=level]").hidden = settings.corruption === "none";
   $("#set-level").max = noiseLevels(settings.corruption).most;
   $("#set-level").value = settings.level;
-  $("[data-setting=vStar]").hidden = !used.some((name) => ["weights", "rates", "both"].includes(name));
+  $("[data-setting=vStar]").hidden = !used.some(usesStar);
   for (const select of document.querySelectorAll("[data-choice]")) select.value = settings[select.dataset.choice];
 }
 

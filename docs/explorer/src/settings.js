@@ -4,6 +4,10 @@ export const ALGORITHM_NAMES = {
   sgd: "SGD", lsam: "LSAM", sam: "SAM", weights: "Weights only", rates: "Rates only", both: "Weights and rates",
 };
 
+/** Whether an algorithm climbs by rho, and whether it takes weights or rates at the fixed head v*. */
+export const climbs = (algorithm) => algorithm === "lsam" || algorithm === "sam";
+export const usesStar = (algorithm) => ["weights", "rates", "both"].includes(algorithm);
+
 /** How far the planes of the easy and the hard feature reach, for a complexity. */
 export const SPANS = [() => 2.4, (chi) => 0.25 * ((chi * Math.PI) / 180 + 0.5) + 0.2];
 
@@ -83,8 +87,8 @@ export function toPython(settings) {
   if (settings.trainHead === "no") shared.train_head = false;
   const run = (algorithm) => {
     const own = { algorithm };
-    if (algorithm === "lsam" || algorithm === "sam") own.rho = settings.rho;
-    if (["weights", "rates", "both"].includes(algorithm)) own.v_star = settings.vStar;
+    if (climbs(algorithm)) own.rho = settings.rho;
+    if (usesStar(algorithm)) own.v_star = settings.vStar;
     return `    ToyConfig(${keywords(own)}, **shared),`;
   };
   return [

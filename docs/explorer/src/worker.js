@@ -7,7 +7,7 @@
 
 import { errors, field, gini, lorenz, pointMeasures, summarizeHeads, testSet } from "./measures.js";
 import { Run } from "./run.js";
-import { SPANS } from "./settings.js";
+import { SPANS, forEngine } from "./settings.js";
 
 const GRIDS = [24, 44]; // points along a side of the easy and of the hard plane
 const SLICE = 25; // milliseconds of training between two looks at the messages
@@ -68,10 +68,9 @@ export class Trainer {
 
   reset({ id, settings, until = 0 }) {
     this.pause();
-    const test = testSet(settings);
-    this.id = id;
-    this.settings = settings;
-    this.panes = [settings.left, settings.right].map((algorithm) => new Pane(settings, algorithm, test));
+    const test = testSet(settings), { left, right } = settings;
+    Object.assign(this, { id, settings });
+    this.panes = [left, right].map((algorithm) => new Pane(forEngine(settings), algorithm, test));
     this.frame();
     if (until > 0) this.play(Infinity, until);
   }
