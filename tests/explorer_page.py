@@ -20,13 +20,7 @@ _EXPOSE = """
     script.textContent = document.getElementById('worker').textContent + `;window.engine = {${arguments[0]}};`;
     document.head.append(script);
 """
-_AT_REST = """
-    const done = arguments[1], look = () => {
-        const {epoch, playing} = document.body.dataset;
-        if (playing === 'false' && Number(epoch) >= arguments[0]) done(Number(epoch)); else setTimeout(look, 50);
-    };
-    look();
-"""
+_UNTIL = "const done = arguments[0], look = () => (CONDITION) ? done() : setTimeout(look, 30); look();"
 
 
 class Explorer:
@@ -41,9 +35,14 @@ class Explorer:
         self.rest(settings.get("epoch", 0))
         return self
 
-    def rest(self, epoch: float) -> float:
+    def until(self, condition: str) -> None:
+        """Wait until a condition in JavaScript holds; it may name ``data``, which has the epoch and ``playing``."""
+        condition = f"((data) => {condition})(document.body.dataset)"
+        self.browser.wait(_UNTIL.replace("CONDITION", condition), seconds=300)
+
+    def rest(self, epoch: float) -> None:
         """Wait until training rests at an epoch or after."""
-        return self.browser.wait(_AT_REST, epoch, seconds=300)
+        self.until(f"data.playing === 'false' && Number(data.epoch) >= {epoch}")
 
     def engine(self, script: str, *arguments: Any) -> Any:
         """What a script returns that uses ``engine``, the functions of the page's worker."""

@@ -9,7 +9,8 @@ import {
 import { TOUR } from "./tour.js";
 import { Views } from "./views.js";
 
-const $ = (selector) => document.querySelector(selector);
+const $ = (selector) => document.querySelector(selector), $$ = (selector) => document.querySelectorAll(selector);
+const wide = () => matchMedia("(min-width: 1001px)").matches; // settings and tour beside the pictures
 const worker = new Worker(URL.createObjectURL(new Blob([$("#worker").textContent], { type: "text/javascript" })));
 const views = new Views(document, new Reference(JSON.parse($("#reference").textContent)));
 
@@ -88,14 +89,14 @@ function change(changed) {
 
 /** Makes the control of each element with data-setting, whose text is the label. */
 function buildControls() {
-  for (const host of document.querySelectorAll("[data-setting]")) {
+  for (const host of $$("[data-setting]")) {
     const name = host.dataset.setting, label = host.textContent;
     host.className = "control";
     host.innerHTML = `<label for="set-${name}">${label}</label><output for="set-${name}"></output>${control(name)}`;
     const input = host.querySelector("input, select");
     input.addEventListener("input", () => change({ [name]: valueOf(name, input) }));
   }
-  for (const select of document.querySelectorAll("[data-choice]")) {
+  for (const select of $$("[data-choice]")) {
     select.innerHTML = options(ALGORITHM_NAMES);
     select.addEventListener("input", () => change({ [select.dataset.choice]: select.value }));
   }
@@ -120,7 +121,7 @@ function valueOf(name, input) {
 }
 
 function showSettings() {
-  for (const host of document.querySelectorAll("[data-setting]")) {
+  for (const host of $$("[data-setting]")) {
     const name = host.dataset.setting, input = host.querySelector("input, select"), { values, choices } = SETTINGS[name];
     const text = `${settings[name]}${name === "chi" ? "°" : ""}`;
     if (document.activeElement !== input || input.type !== "number") input.value = values ? values.indexOf(settings[name]) : settings[name];
@@ -136,32 +137,33 @@ function showSettings() {
   $("#set-level").max = noiseLevels(settings.corruption).most;
   $("#set-level").value = settings.level;
   $("[data-setting=vStar]").hidden = !used.some(usesStar);
-  for (const select of document.querySelectorAll("[data-choice]")) select.value = settings[select.dataset.choice];
+  for (const select of $$("[data-choice]")) select.value = settings[select.dataset.choice];
 }
 
+/** Both runs from the start with some settings, the seed of now, and the reader's eye on a card. */
 function applyPreset({ settings: changed, view }, play) {
   settings = { ...startSettings(), seed: settings.seed, ...changed };
   showSettings();
   restart({ play });
-  point(view);
+  for (const element of $$("[data-view]")) element.classList.toggle("pointed", element.dataset.view === view);
 }
 
-/** Draws the reader's eye to a card. */
-function point(view) {
-  for (const element of document.querySelectorAll("[data-view]")) element.classList.toggle("pointed", element.dataset.view === view);
+/** Scrolls to the card that is pointed at. */
+function goToCard() {
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  document.querySelector(`[data-view="${view}"]`)?.scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "nearest" });
+  $(".pointed")?.scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "nearest" });
 }
 
 // The tour
 
 let place = 0;
 
-function showTour(step, { focus = true } = {}) {
+function showTour(step) {
   place = step;
-  const { title, look, question, options: choices, settings: changed, view } = TOUR[step];
+  const { title, look, question, options: choices } = TOUR[step];
   $("#caption").hidden = true;
   $("#tour").hidden = false;
+  $("#controls").open = false;
   $("#tour-count").textContent = `Step ${step + 1} of ${TOUR.length}`;
   $("#tour-title").textContent = title;
   $("#tour-look").textContent = look;
@@ -170,14 +172,13 @@ function showTour(step, { focus = true } = {}) {
   $("#tour-why").textContent = "";
   $("#tour-back").disabled = step === 0;
   $("#tour-next").textContent = step + 1 < TOUR.length ? "Next" : "Finish";
-  applyPreset({ settings: changed, view: null }, false);
-  for (const element of document.querySelectorAll("[data-view]")) element.classList.toggle("pointed", element.dataset.view === view);
-  if (focus) $("#tour-title").focus();
+  applyPreset(TOUR[step], false);
+  $("#tour-title").focus();
 }
 
 function answer(option) {
   const { answer: right, why } = TOUR[place];
-  for (const button of document.querySelectorAll("[data-option]")) {
+  for (const button of $$("[data-option]")) {
     const k = Number(button.dataset.option);
     button.setAttribute("aria-pressed", String(k === option));
     button.classList.toggle("right-answer", k === right);
@@ -185,11 +186,13 @@ function answer(option) {
   }
   $("#tour-why").textContent = `${option === right ? "Yes." : "Watch:"} ${why}`;
   if (!playing) toggle();
+  if (wide()) goToCard();
 }
 
 function closeTour() {
   $("#tour").hidden = true;
-  for (const element of document.querySelectorAll(".pointed")) element.classList.remove("pointed");
+  $("#controls").open = wide();
+  for (const element of $$(".pointed")) element.classList.remove("pointed");
 }
 
 // Events
@@ -212,6 +215,7 @@ function listen() {
     $("#caption-title").textContent = preset.title;
     $("#caption-text").textContent = preset.text;
     applyPreset(preset, true);
+    goToCard();
   });
   $("#tour-open").addEventListener("click", () => showTour(0));
   $("#tour-close").addEventListener("click", closeTour);
@@ -275,7 +279,7 @@ async function copy(text, button) {
 }
 
 buildControls();
-if (matchMedia("(max-width: 1000px)").matches) $("#controls").open = false;
+$("#controls").open = wide();
 showSettings();
 listen();
 restart({ until: asked });

@@ -65,7 +65,7 @@ export const TOUR = [
     question: "Is one effect alone enough?",
     options: ["Yes, the weights do it all", "No, both help, and the pair is best", "Neither does anything"],
     answer: 1,
-    why: "Hard probe error over ten seeds: SGD 24 %, weights only 7 %, rates only 11 %, the pair 0.7 %. Choose “Rates " +
+    why: "Hard probe error over ten seeds: SGD 24 %, weights only 7 %, rates only 11 %, the pair 0.65 %. Choose “Rates " +
       "only” in the menu of a pane to see the third.",
   },
   {
