@@ -134,6 +134,12 @@ def test_the_built_in_sets_open_by_name(tmp_path, built_in):
         data.open("waterbirds", root=tmp_path, label="y")
 
 
+def test_own_data_in_a_folder_called_as_a_built_in_set_are_not_it(tmp_path):
+    source, asked = csv_beside_images(tmp_path)
+    shutil.copytree(source, tmp_path / "waterbirds")
+    assert data.open(tmp_path / "waterbirds", **asked).name.startswith("waterbirds@")
+
+
 # What is guessed is said
 
 
@@ -288,6 +294,7 @@ REFUSED = {
     "gap in label": ({**arrays(), "label": ["a", ""] * 30}, {}, r"row 1 has no label; every example needs a label"),
     "target": (arrays(), {"target": "photo"}, r"target is for built-in sets with domains, got 'photo'"),
     "other shapes": ([(np.zeros((1, 2, 2)), 0), (np.zeros((1, 3, 3)), 1)], {}, r"example 1 is float64 of shape \(1, 3, 3\), but the first"),
+    "pictures in a loader": (iter([(Image.new("RGB", (2, 2)), 0)]), {}, r"images of Pillow are taken from a Dataset, one by one, got a list_iterator"),
     "no labels": ([np.zeros(3)], {}, r"example 0 must be a tuple \(input, label, ...\) or a dict, got ndarray"),
 }  # fmt: skip
 
