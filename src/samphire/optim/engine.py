@@ -45,6 +45,7 @@ class Engine:
         unusable: Whether one of them had a gradient that is not finite, so that the step must be skipped.
         ended_by: Who ended a run from outside, if somebody did.
         closures: How many share the micro-batches of the run.
+        within_step: Whether the runs belong to a step that applies them itself.
         loss_noted: Whether the last run has seen a loss.
         last: The report of the last run.
         undo: The way back from what the run in progress has changed.
@@ -62,6 +63,7 @@ class Engine:
     unusable: bool = False
     ended_by: str = ""
     closures: int = 1
+    within_step: bool = False
     loss_noted: bool = False
     last: Report = field(default_factory=Report)
     undo: restore.Undo = field(default_factory=restore.Undo)
@@ -80,9 +82,12 @@ class Engine:
     def named(self) -> Mapping[str, nn.Parameter]:
         return self.parameters.named
 
-    def run(self, n: int | None, labels: Tensor | None, closures: int = 1) -> Run:
+    def run(self, n: int | None, labels: Tensor | None, closures: int = 1, within_step: bool = False) -> Run:
         """The passes of one run of the rule, to be filled by so many closures."""
         self.end_run()
+        if self.within_step and not within_step:
+            self.forget_runs()  # of a step that was interrupted
+        self.within_step = within_step
         self.refresh()
         self._find_data_parallel()
         self.ended_by, self.closures = "", closures
