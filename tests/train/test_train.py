@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -73,7 +74,9 @@ def plain_loop(config, root, climb):
     net = models.load(config.model, 5, generator=torch.Generator().manual_seed(records.seed(config.seed, "init")))
     net = net.to(memory_format=torch.channels_last)  # rounds otherwise, and rounding grows
     params, step, steps = list(net.parameters()), 0, config.epochs * math.ceil(len(train) / config.batch)
-    opt = torch.optim.SGD(params, lr=config.lr, momentum=0.9)
+    kinds = {"sgd": partial(torch.optim.SGD, momentum=0.9), "adam": partial(torch.optim.Adam, betas=(0.8, 0.9)),
+             "adamw": partial(torch.optim.AdamW, weight_decay=0.1)}  # fmt: skip
+    opt = kinds[config.base](params, lr=config.lr)
     mean = augment.moments(train.images)[0]
     losses = []
     for epoch in range(config.epochs):
@@ -119,6 +122,17 @@ def test_a_run_is_the_loop_written_out(root, tmp_path, rule, climb):
     assert [row["loss"] for row in trained.rows] == pytest.approx(losses, rel=1e-5)
     for name, t in weights_of(trained).items():
         torch.testing.assert_close(t, net.state_dict()[name], rtol=0, atol=2e-4)  # rounding grows with the steps
+
+
+@pytest.mark.parametrize(
+    "settings", [{"base": "adam", "base_settings": (("betas", (0.8, 0.9)),)}, {"base": "adamw", "weight_decay": 0.1}]
+)
+def test_a_run_with_another_base_is_the_loop_written_out(root, tmp_path, settings):
+    config = replace(DOMINOES, epochs=2, lr=1e-3, rule="sam", rho=0.1, **settings)
+    trained = fit(config, root, tmp_path)
+    with torch.random.fork_rng():
+        losses = plain_loop(config, root, "all")[1]
+    assert [row["loss"] for row in trained.rows] == pytest.approx(losses, rel=1e-4)
 
 
 def test_the_last_row_is_what_the_stored_network_does(root, tmp_path):
@@ -209,6 +223,8 @@ MEMORIES = [
     {"rule": "sam", "rho": 0.1},
     {"rule": "looksam", "rho": 0.1},
     {"rule": "vasso", "rho": 0.1},
+    {"rule": "sam", "rho": 0.1, "base": "adamw", "lr": 0.01},
+    {"base": "muon", "lr": 0.01},
     {"method": "group_dro", "method_settings": (("eta", 0.5),)},
     {"method": "jtt", "method_settings": (("epochs", 1), ("times", 2))},
     {"method": "dfr", "method_settings": (("resamples", 1),), "resamples": 1},
@@ -236,7 +252,7 @@ def killed_at(monkeypatch, when, places):
 WRITES = (records, "write_atomic"), (run_files, "write_atomic"), (records.Run, "append")
 
 
-@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: s.get("rule") or s["method"])
+@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: " ".join(v for v in s.values() if type(v) is str))
 def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_does(
     root, tmp_path, monkeypatch, settings
 ):
@@ -252,7 +268,7 @@ def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_d
         assert_same(whole, fit(config, root, tmp_path / str(when)))
 
 
-@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: s.get("rule") or s["method"])
+@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: " ".join(v for v in s.values() if type(v) is str))
 def test_a_run_killed_in_an_epoch_ends_where_an_uninterrupted_one_does(root, tmp_path, monkeypatch, settings):
     config = replace(DOMINOES, **settings)
     whole = fit(config, root, tmp_path / "whole")
@@ -482,6 +498,12 @@ def test_torchrun_runs_the_command(root, tmp_path):
         (["method=group_dro", "method.eta=x"], "method.eta must be a finite number >= 0, got 'x'"),
         (["method=dro"], "no method is named 'dro'; did you mean"),
         (["method=jtt", "method.lambda=3"], "jtt has no setting 'lambda'; its settings: epochs, times"),
+        (["base=adm"], "no base is named 'adm'; did you mean 'adam'?"),
+        (["base=adam", "base.beta=1"], "adam has no setting base.beta; its settings: betas, eps"),
+        (["base=adam", "base.betas=0.9"], r"base.betas must be two numbers in \[0, 1\), got 0.9; write for instance"),
+        (["base=muon", "base.ns_steps=0"], "base.ns_steps must be a whole number >= 1, got 0"),
+        (["base.nesterov=2"], "base.nesterov must be true or false, got 2"),
+        (["base=adam", "momentum=0.5"], "momentum is SGD's, got 0.5 for adam; write base.betas="),
         (["epochs=0"], "epochs must be a whole number >= 1, got 0"),
         (["lr=fast"], "lr must be a finite number > 0, got 'fast'"),
         (["momentum=1"], r"momentum must be a finite number in \[0, 1\), got 1"),
@@ -508,6 +530,7 @@ def test_sets_with_domains_need_a_target():
 def test_words_become_settings():
     assert parse("cifar-mnist", ["rule=imb_sam", "rule.tail=1"]).rule_settings == (("tail", (1,)),)
     assert parse("waterbirds", ["augment=no"]).augment is False
+    assert parse("cifar-mnist", ["base=adam", "base.betas=0.8,0.9"]).base_settings == (("betas", (0.8, 0.9)),)
     assert parse("cifar-mnist", ["rule=m_sharpness"]).optimizer_rule(steps=1).m == 16
     assert parse("cifar-mnist", ["rule=ae_sam"]).optimizer_rule(steps=70).steps == 70
 
@@ -535,6 +558,11 @@ def test_the_command_prints_its_settings(root):
     for words in ("batch 128", "epochs 100", "weight_decay 0.0001", "method.times 50", "rule.k 3"):
         name, value = words.split()
         assert any(name in line and value in line for line in result.stdout.splitlines()), words
+
+
+def test_settings_added_later_leave_the_keys_of_stored_runs_alone():
+    config = appendix_b("cifar-mnist", lr=0.01, resamples=0, seed=10)
+    assert records.key(config) == "d34ca712118e7e2f"
 
 
 def test_the_paper_s_settings():

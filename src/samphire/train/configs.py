@@ -24,6 +24,8 @@ from samphire.checks import (
 from samphire.models.loading import NETWORKS
 from samphire.optim import RULES
 from samphire.optim.requests import Rule, rho_of, with_rho
+from samphire.records import added
+from samphire.train.bases import BASES, check_base
 
 __all__ = ["DEFAULTS", "METHODS", "Config", "Method", "Settings", "appendix_b", "parse", "value_of"]
 
@@ -62,8 +64,8 @@ class Config:
         batch: Examples per step, over all ranks.
         lr: Learning rate at the start.
         schedule: ``"cosine"``, step by step to zero, or ``"constant"``.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
+        momentum: Of the base ``"sgd"``.
+        weight_decay: Of the base: added to the gradient by SGD and Adam, applied to the weights by the others.
         size: Side of the network's images, for sets of image files.
         augment: Random crops and flips, for these.
         target: Domain to transfer to, for sets with domains.
@@ -73,6 +75,10 @@ class Config:
         keep: Epochs after which the weights are kept, as ``epoch-<n>.pt``; 0 for before training.
         perturbation: Under torchrun: ``"global"``, of the whole batch, or ``"local"``, each rank its own.
         seed: Of everything random except the data set's own splits.
+        base: The optimizer under the rule: ``"sgd"``, ``"adam"``, ``"adamw"`` or ``"muon"`` (weight matrices by
+            Muon, the rest by AdamW).
+        base_settings: ``nesterov`` of SGD; ``betas`` and ``eps`` of Adam and AdamW; these and ``momentum``,
+            ``nesterov``, ``ns_steps`` of Muon.
 
     Example:
         >>> appendix_b("waterbirds", rule="sam", rho=0.05).batch
@@ -106,11 +112,14 @@ class Config:
     keep: tuple[int, ...] = ()
     perturbation: Literal["global", "local"] = "global"
     seed: Whole = 0
+    base: Literal["sgd", "adam", "adamw", "muon"] = added("sgd")
+    base_settings: Settings = added(())
 
     def __post_init__(self) -> None:
         check_one_of("data set", self.data, DEFAULTS)
         check_one_of("rule", self.rule, ("sgd", *RULES))
         check_one_of("method", self.method, METHODS)
+        check_one_of("base", self.base, BASES)
         if not isinstance(self.model, str) or ":" not in self.model:
             check_one_of("network", self.model, NETWORKS)
         check_fields(self)
@@ -120,6 +129,7 @@ class Config:
         self._check_target()
         self._check_method()
         self._check_rule()
+        self._check_base()
 
     def _check_target(self) -> None:
         if (self.target is None) == self._has_domains:
@@ -154,6 +164,13 @@ class Config:
             raise ValueError(f"{self.rule} has no radius, got rho={self.rho!r}; leave it out.")
         if self.rule == "imb_sam" and not rule.tail:
             raise ValueError("imb_sam perturbs for rare classes, got none; name them, as in rule.tail=1.")
+
+    def _check_base(self) -> None:
+        check_base(self.base, dict(self.base_settings))
+        if self.base != "sgd" and self.momentum != Config.momentum:
+            raise ValueError(
+                f"momentum is SGD's, got {self.momentum:g} for {self.base}; write base.betas= or base.momentum=."
+            )
 
     @property
     def _has_domains(self) -> bool:
@@ -232,7 +249,7 @@ def appendix_b(data: str, **settings: Any) -> Config:
 def parse(data: str, given: Iterable[str]) -> Config:
     """A configuration from ``key=value`` words, on top of :func:`appendix_b`.
 
-    Settings of the rule and of the method are written with a dot.
+    Settings of the rule, of the method and of the base are written with a dot.
 
     Args:
         data: The data set.
@@ -247,8 +264,8 @@ def parse(data: str, given: Iterable[str]) -> Config:
         ValueError: settings are written key=value, got 'rho:0.1'; write for instance lr=0.01.
     """
     values: dict[str, Any] = {}
-    inner: dict[str, list[tuple[str, Any]]] = {"rule": [], "method": []}
-    known = [f.name for f in fields(Config) if f.name not in ("data", "rule_settings", "method_settings")]
+    inner: dict[str, list[tuple[str, Any]]] = {"rule": [], "method": [], "base": []}
+    known = [f.name for f in fields(Config) if f.name != "data" and not f.name.endswith("_settings")]
     for word in given:
         key, equals, text = word.partition("=")
         if not equals:

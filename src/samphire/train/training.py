@@ -22,6 +22,7 @@ from samphire.models.layers import Normalize
 from samphire.optim import SharpnessAware, in_perturbed_pass, last_layer
 from samphire.progress import Progress
 from samphire.records import Row, generator
+from samphire.train.bases import base_optimizer
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks
 from samphire.train.judging import judge, probe_features
@@ -72,9 +73,8 @@ class Training:
     def _optimizer(self) -> tuple[nn.Module, Any]:
         config = self.config
         model = DistributedDataParallel(self.net) if self.ranks.count > 1 else self.net
-        base = torch.optim.SGD(
-            model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-        )
+        sizes = {name: getattr(config, name) for name in ("lr", "momentum", "weight_decay")}
+        base = base_optimizer(config.base, model, settings=dict(config.base_settings), **sizes)
         rule = config.optimizer_rule(config.epochs * self.steps)
         if rule is None:
             return model, base
