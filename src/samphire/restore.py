@@ -103,8 +103,8 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
         for module, name, buffer, _ in kept:
             module._buffers[name] = buffer
         if kept:
-            with torch.no_grad():
-                torch._foreach_copy_([buffer for *_, buffer, _ in kept], [copy for *_, copy in kept])
+            with torch.no_grad():  # by .data: a graph from before the block may have saved a buffer, and sees no change
+                torch._foreach_copy_([buffer.data for *_, buffer, _ in kept], [copy for *_, copy in kept])
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from samphire import restore, tree
 from samphire.checks import Count, Positive, check_value
 from samphire.optim.passes import Closure, Loss, Pass, Report, Watch, example_losses, marked_as_perturbed, run_closure
-from samphire.optim.requests import At, Descent, Group, Memory, Rule, bind
+from samphire.optim.requests import OUTPUTS, At, Descent, Group, Memory, Rule, bind, needs_outputs
 from samphire.optim.schedules import Rho
 from samphire.tree import Vector
 
@@ -260,12 +260,14 @@ class SharpnessAware(Optimizer):
         watch = Watch(n, thorough=memory.step % self.measure_every == 0)
         seen: set[object] = set()
         rng: restore.RngState = {}
+        output_gradients: list[Tensor] = []
         descent: Vector | Descent | None = None
         asking = self.rule.gradient(Vector({name: p.detach() for name, p in self._named.items()}), memory)
         try:
             request = next(asking)
             while descent is None:
                 p = self._next_pass(request, watch.report.passes, seen)
+                p.before = output_gradients if request.output_gradient == "before" else None
                 if not p.perturbed and self.rng == "replay":
                     rng = restore.rng_state({q.device for q in self._named.values()})
                 self._set_grads({})
@@ -273,6 +275,9 @@ class SharpnessAware(Optimizer):
                     wants_losses = request.losses
                     del request  # with it goes what may be the last reference to the clean gradient
                     yield p
+                    if p.with_outputs and not p.output_gradients:
+                        raise TypeError(OUTPUTS.format("p.backward was not called"))
+                    output_gradients = p.output_gradients
                     g = self._collect(p)
                     watch.saw(p, g, self._named, originals)
                 self._overflowed |= p.scaler is not None and not tree.finite(g)
@@ -310,6 +315,7 @@ class SharpnessAware(Optimizer):
             weights=request.weights,
             per_example=request.losses or request.weights is not None,
             forward_only=request.wrt == frozenset() and self._prunes,
+            with_outputs=needs_outputs(self.rule),
         )
 
     @contextmanager

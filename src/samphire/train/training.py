@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from samphire import models, records
+from samphire.baselines import refresh_batchnorm
 from samphire.data import augment
 from samphire.data.parts import Parts
 from samphire.models.layers import Normalize
@@ -29,8 +30,9 @@ from samphire.train.judging import judge, probe_features
 from samphire.train.methods import Positions, example_loss
 
 CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for a GPU
+STATISTICS_FROM = 10  # batches that BatchNorm's statistics are taken from before a network is judged
 
-__all__ = ["CHECK_EVERY", "Training"]
+__all__ = ["CHECK_EVERY", "STATISTICS_FROM", "Training"]
 
 
 class Training:
@@ -193,7 +195,8 @@ class Training:
             self.opt.step(last_layer(self.model).one_pass(lambda: self.model(x), lambda out: losses(out).mean()))
         else:
             for p in self.opt.passes(n=len(y), labels=y):
-                p.backward(losses(self.model(x[p.examples]), p.examples))
+                out = self.model(x[p.examples])
+                p.backward(losses(out, p.examples), out)
             self.opt.step()
         return torch.stack(seen).sum(0)
 
@@ -207,6 +210,7 @@ class Training:
     def evaluate(self, progress: Progress) -> Row:
         """Errors by group, and at the chosen epochs those of the test part and of probes."""
         config, parts = self.config, self.parts
+        self._refresh_statistics()
         row = judge("val", self.net, parts.val, parts)
         if not math.isfinite(row["val_loss"]):
             return row | {"stopped": self._reason("validation")}
@@ -217,6 +221,23 @@ class Training:
                 progress(what, self.done * self.steps, config.epochs * self.steps)
                 row |= probe_features(self.net, parts, config.resamples)
         return row
+
+
+    def _refresh_statistics(self) -> None:
+        """BatchNorm's running statistics under the present weights, from whole training batches.
+
+        What training leaves there is a mean over weights of many steps and, early in a fine-tuning, mostly over
+        those that training began with.
+        """
+        config = self.config
+        draw = generator(config.seed, f"statistics {self.done}")
+        visits = np.arange(len(self.parts.train)) if self.positions is None else self.positions(draw)
+        count = min(STATISTICS_FROM, len(visits) // config.batch) * config.batch or len(visits)
+        chosen = visits[torch.randperm(len(visits), generator=draw)[:count].numpy()]
+        batches = augment.batches(
+            self.parts.train, config.batch, self.transform, draw, positions=chosen, device=self.ranks.device
+        )
+        refresh_batchnorm(self.net, (x for x, _, _ in batches))
 
 
 def _exact(device: torch.device) -> torch.dtype:
