@@ -120,8 +120,9 @@ def test_a_run_is_the_loop_written_out(root, tmp_path, rule, climb):
     with torch.random.fork_rng():
         net, losses = plain_loop(config, root, climb)
     assert [row["loss"] for row in trained.rows] == pytest.approx(losses, rel=1e-5)
-    for name, t in weights_of(trained).items():
-        torch.testing.assert_close(t, net.state_dict()[name], rtol=0, atol=2e-4)  # rounding grows with the steps
+    stored = weights_of(trained)
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(stored[name], p.detach(), rtol=0, atol=2e-4)  # rounding grows with the steps
 
 
 @pytest.mark.parametrize(
@@ -468,6 +469,60 @@ def test_torchrun_runs_the_command(root, tmp_path):
     done = subprocess.run([sys.executable, *args], env=env, check=True, capture_output=True, text=True)
     (row,) = (json.loads(line) for line in done.stdout.splitlines())
     assert row["epoch"] == 1
+
+
+# BatchNorm
+
+
+def slow(num_classes=2, generator=None):
+    """A network whose statistics move by a hundredth a step."""
+    net = small(num_classes)
+    net[1].momentum = 0.01
+    return net
+
+
+def errors_by_mode(net, split, size=50):
+    """Shares of wrong answers with the batches' statistics and with the running ones."""
+    x, y = net.normalize(torch.from_numpy(np.array(split.images))), torch.from_numpy(split.label)
+    net[5].eval()  # dropout
+    wrong = []
+    for train in (True, False):
+        net[1].train(train)
+        with torch.no_grad():
+            wrong.append(torch.cat([net(a).argmax(1) != b for a, b in zip(x.split(size), y.split(size), strict=True)]))
+    return [w.double().mean().item() for w in wrong]
+
+
+def test_a_network_is_judged_and_kept_with_the_statistics_of_its_weights(root, tmp_path):
+    first = fit(replace(DOMINOES, model="test_train:slow"), root, tmp_path)
+    pretrained = weights_of(first) | {"1.running_mean": torch.full((6,), 40.0), "1.running_var": torch.full((6,), 900.0)}
+    torch.save(pretrained, tmp_path / "pretrained.pt")  # as of images from 0 to 255
+    config = replace(DOMINOES, model="test_train:slow", weights=str(tmp_path / "pretrained.pt"), keep=(1,), seed=1)
+    trained = fit(config, root, tmp_path)
+    train = load_parts("fmnist-mnist", root).train
+    for weights in ("epoch-1.pt", "model.pt"):
+        by_batch, by_running = errors_by_mode(load_network(trained.folder, weights), train)
+        assert by_batch < 0.7  # of five classes
+        assert abs(by_batch - by_running) < 0.1
+    assert trained.rows[-1]["val_error"] < 0.7
+
+
+def test_statistics_come_from_whole_batches_and_leave_the_weights_alone(root, tmp_path, monkeypatch):
+    sizes = []
+    real = training.refresh_batchnorm
+
+    def watched(net, data):
+        before = {name: p.clone() for name, p in net.named_parameters()}
+        real(net, (sizes.append(len(x)) or x for x in data))
+        assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())
+
+    monkeypatch.setattr(training, "refresh_batchnorm", watched)
+    fit(replace(DOMINOES, epochs=1, batch=70), root, tmp_path / "a")
+    n = len(load_parts("fmnist-mnist", root).train)
+    assert sizes == [70] * min(training.STATISTICS_FROM, n // 70)
+    sizes.clear()
+    fit(replace(DOMINOES, epochs=1, batch=n + 1), root, tmp_path / "b")
+    assert sizes == [n]
 
 
 # Input
