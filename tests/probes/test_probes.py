@@ -17,7 +17,8 @@ from samphire import probes
 from samphire.data.split import Split
 from samphire.models import ResNet18, small_cnn
 from samphire.probes import groups
-from samphire.probes.logistic import Scaler, softmax_regression, sparse_regression
+from samphire.probes.logistic import Scaler, sparse_regression
+from samphire.probes.softmax import softmax_regression, softmax_regressions
 from samphire.probes.resampling import balanced, balanced_halves, bootstrap, halves
 
 

@@ -21,6 +21,7 @@ from samphire.checks import (
     check_one_of,
     check_whole,
 )
+from samphire.data.parts import ProbeOn
 from samphire.models.loading import NETWORKS
 from samphire.optim import RULES
 from samphire.optim.requests import Rule, rho_of, with_rho
@@ -71,7 +72,10 @@ class Config:
         target: Domain to transfer to, for sets with domains.
         examples: How many of the training part to train on, chosen within groups; ``None`` for all.
         probe_at: Epochs after which features are probed; the end always is.
-        resamples: Balanced samples that probes are trained on; 0 for no probes.
+        probe_on: What probes are trained on: ``"train"``, the training images (those of dominoes paired anew: the
+            paper's way), or ``"val"``, images the network never saw. Sets with domains are probed on the target.
+        resamples: Balanced halves that choose the probes' penalty and, where groups differ in size, balanced samples
+            that they are trained on; 0 for no probes.
         keep: Epochs after which the weights are kept, as ``epoch-<n>.pt``; 0 for before training.
         perturbation: Under torchrun: ``"global"``, of the whole batch, or ``"local"``, each rank its own.
         seed: Of everything random except the data set's own splits.
@@ -108,6 +112,7 @@ class Config:
     target: str | None = None
     examples: Count | None = None
     probe_at: tuple[int, ...] = ()
+    probe_on: ProbeOn = "val"
     resamples: Whole = 20
     keep: tuple[int, ...] = ()
     perturbation: Literal["global", "local"] = "global"
@@ -204,7 +209,10 @@ class Config:
         return {**METHODS[self.method], **dict(self.method_settings)}[name]
 
 
-DOMINOES: dict[str, Any] = {"model": "small_cnn", "epochs": 20, "batch": 100, "lr": 0.05, "weight_decay": 0.0}
+DOMINOES: dict[str, Any] = {
+    "model": "small_cnn", "epochs": 20, "batch": 100, "lr": 0.05, "weight_decay": 0.0, "probe_on": "train",
+    "resamples": 5,
+}  # fmt: skip
 FACES: dict[str, Any] = {
     "model": "resnet18", "weights": "imagenet", "epochs": 20, "batch": 128, "lr": 0.001, "weight_decay": 1e-4,
     "size": 64,

@@ -47,10 +47,8 @@ def fit(
     errors on the validation part, by four averages (``val_error`` is weighted by the groups' sizes in training,
     ``val_plain``, ``val_equal``, ``val_worst``) and by group; ``lr`` and ``rho`` at the epoch's end; ``seconds`` of
     training alone. After the epochs of ``probe_at`` and the last one it also has the same for the test part, and the
-    features' probe errors: ``probe``, with 95 % intervals in ``probe_low`` and ``probe_high``, and ``probe_val``, to
-    select by, from probes that are trained on one half of the probing part and tested on the other. After DFR the
-    validation errors are those of a head retrained on one half and tested on the other, because the final head is
-    trained on all of it.
+    features' probe errors, see :func:`samphire.train.judging.probe_features`. After DFR the validation errors are
+    those of a head retrained on one half and tested on the other, because the final head is trained on all of it.
 
     BatchNorm's running statistics are those of the weights they are stored with: before a network is judged, probed
     or kept, they are taken anew from ten training batches. Weights kept before training have those they came with.
@@ -79,7 +77,9 @@ def _fit(config: Config, root: Any, out: Any, cache: Any, ranks: Ranks, progress
                 why = f"the training that {config.method} builds on ended early: {before.stopped}"
                 run.append(before.rows[-1] | {"stopped": why})
         elif not ranks.from_first(run.done):
-            chosen: Any = {name: getattr(config, name) for name in ("size", "target", "augment", "examples")}
+            chosen: Any = {
+                name: getattr(config, name) for name in ("size", "target", "augment", "examples", "probe_on")
+            }
             parts = load_parts(config.data, root, cache=cache, progress=progress, **chosen)
             if config.method != "dfr":
                 visits = positions(config, before, parts, ranks.device)

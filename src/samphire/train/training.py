@@ -29,7 +29,7 @@ from samphire.train import checkpoints
 from samphire.train.bases import base_optimizer
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks
-from samphire.train.judging import judge, probe_features
+from samphire.train.judging import ProbeSettings, judge, probe_features
 from samphire.train.methods import Positions, example_loss
 
 CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for a GPU
@@ -233,7 +233,7 @@ class Training:
             if config.resamples:
                 what = f"{config.data}, {config.rule}: probes after epoch {self.done}"
                 progress(what, self.done * self.steps, config.epochs * self.steps)
-                row |= probe_features(self.net, parts, config.resamples)
+                row |= probe_features(self.net, parts, ProbeSettings(config.resamples))
         return row
 
 
