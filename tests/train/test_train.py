@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
 import trees
-from samphire import data, models, probes, records
+from samphire import baselines, data, models, probes, records
 from samphire.cli import app
 from samphire.data import augment
 from samphire.data.parts import load_parts, some
@@ -228,6 +228,8 @@ MEMORIES = [
     {"base": "muon", "lr": 0.01},
     {"method": "group_dro", "method_settings": (("eta", 0.5),)},
     {"method": "jtt", "method_settings": (("epochs", 1), ("times", 2))},
+    {"method": "useful", "method_settings": (("epochs", 1), ("times", 2))},
+    {"method": "swa", "method_settings": (("epochs", 2),)},
     {"method": "dfr", "method_settings": (("resamples", 1),), "resamples": 1},
 ]
 
@@ -398,6 +400,42 @@ def test_jtt_repeats_what_the_first_training_got_wrong(root, tmp_path, monkeypat
     assert np.bincount(second[0]).tolist() == np.where(wrong, 5, 1).tolist()
 
 
+def test_useful_repeats_the_slow_part_of_each_class(root, tmp_path, monkeypatch):
+    visits, real = [], augment.batches
+    monkeypatch.setattr(training.augment, "batches", lambda *a, **k: visits.append(k.get("positions")) or real(*a, **k))
+    config = replace(DOMINOES, epochs=2, method="useful", method_settings=(("epochs", 1), ("times", 3)))
+    fit(config, root, tmp_path)
+    train = load_parts("fmnist-mnist", root).train
+    first = fit(methods.first_training(config), root, tmp_path)
+    logits = torch.from_numpy(probes.features(load_network(first.folder), train.images, ""))
+    slow = baselines.slow_part(logits, train.label)
+    again = np.bincount(visits[-2], minlength=len(train))
+    assert set(again[slow]) == {3}
+    assert again.sum() == len(train) + 2 * len(slow)
+
+
+def test_swa_ends_at_the_mean_of_the_last_epochs_weights(root, tmp_path):
+    config = replace(DOMINOES, schedule="constant", keep=(1, 2))
+    plain = fit(replace(config, keep=(1, 2, 3)), root, tmp_path)
+    mean = fit(replace(config, method="swa", method_settings=(("epochs", 2),)), root, tmp_path)
+    (second, third), end = (weights_of(plain, f"epoch-{n}.pt") for n in (2, 3)), weights_of(mean)
+    for name in ("0.weight", "1.bias", "6.weight"):
+        torch.testing.assert_close(end[name], (second[name] + third[name]) / 2)
+    assert torch.equal(weights_of(mean, "epoch-2.pt")["0.weight"], second["0.weight"])
+    by_batch, by_running = errors_by_mode(load_network(mean.folder), load_parts("fmnist-mnist", root).train)
+    assert abs(by_batch - by_running) < 0.1
+
+
+def test_spectral_decoupling_keeps_the_logits_small(root, tmp_path):
+    config = replace(DOMINOES, epochs=2)
+    images = load_parts("fmnist-mnist", root).train.images
+    size = lambda c: np.square(probes.features(load_network(fit(c, root, tmp_path).folder), images, "")).sum(1).mean()
+    decoupled = replace(config, method="spectral_decoupling", method_settings=(("lam", 0.5),))
+    assert size(decoupled) < size(config) / 4
+    none = fit(replace(config, method="spectral_decoupling", method_settings=(("lam", 0.0),)), root, tmp_path)
+    assert without_seconds(none.rows) == without_seconds(fit(config, root, tmp_path).rows)
+
+
 def test_dfr_is_another_head_on_the_same_features(root, tmp_path):
     config = replace(BIRDS, resamples=1)
     plain = fit(config, root, tmp_path / "runs", cache=tmp_path / "cache")
@@ -559,6 +597,7 @@ def test_statistics_come_from_whole_batches_and_leave_the_weights_alone(root, tm
         (["base=muon", "base.ns_steps=0"], "base.ns_steps must be a whole number >= 1, got 0"),
         (["base.nesterov=2"], "base.nesterov must be true or false, got 2"),
         (["base=adam", "momentum=0.5"], "momentum is SGD's, got 0.5 for adam; write base.betas="),
+        (["method=swa", "method.epochs=30"], r"method.epochs of swa must be a whole number in \[1, 20\], got 30"),
         (["epochs=0"], "epochs must be a whole number >= 1, got 0"),
         (["lr=fast"], "lr must be a finite number > 0, got 'fast'"),
         (["momentum=1"], r"momentum must be a finite number in \[0, 1\), got 1"),

@@ -28,7 +28,7 @@ def key(config: Any) -> str:
     Args:
         config: A frozen dataclass of numbers, strings, booleans, ``None``, enums, tuples, lists, sets, mappings,
             functions with a name, and frozen dataclasses. Fields annotated as a path, or holding one, do not count;
-            nor do those of :func:`added` at their default.
+            nor do those of :func:`added` at their default, nor those that the configuration names as ``uncounted``.
 
     Example:
         >>> from dataclasses import dataclass
@@ -132,7 +132,8 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, float):
         return _plain_float(value)
     if is_dataclass(value) and not isinstance(value, type):
-        counted = [f for f in fields(value) if _counts(f, getattr(value, f.name))]
+        uncounted = getattr(value, "uncounted", ())
+        counted = [f for f in fields(value) if _counts(f, getattr(value, f.name)) and f.name not in uncounted]
         return {"__type__": _name(type(value))} | {
             f.name: _plain(getattr(value, f.name), f"{where}.{f.name}") for f in counted
         }

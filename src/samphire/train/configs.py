@@ -31,15 +31,18 @@ from samphire.train.bases import BASES, check_base
 __all__ = ["DEFAULTS", "METHODS", "Config", "Method", "Settings", "appendix_b", "parse", "value_of"]
 
 Settings = tuple[tuple[str, Any], ...]
-Method = Literal["erm", "reweight", "group_dro", "jtt", "dfr"]
+Method = Literal["erm", "reweight", "group_dro", "jtt", "useful", "spectral_decoupling", "swa", "dfr"]
 METHODS: dict[str, dict[str, Any]] = {
     "erm": {},
     "reweight": {},
     "group_dro": {"eta": 0.01, "adjustment": 0.0},
     "jtt": {"epochs": 1, "times": 50},
+    "useful": {"epochs": 1, "times": 2},
+    "spectral_decoupling": {"lam": 0.01},
+    "swa": {"epochs": 5},
     "dfr": {"resamples": 20},
 }
-"""What training may do about groups, with its settings and their defaults."""
+"""What training may do beside the rule, mostly about groups, with its settings and their defaults."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,14 @@ class Config:
         rho: The rule's radius; ``None`` for its default. 0 and ``"sgd"`` are the same.
         rule_settings: The rule's other settings, by name.
         method: ``"erm"``: all examples alike. ``"reweight"``: every group equally often. ``"group_dro"``: the same,
-            and :class:`samphire.baselines.GroupDRO`. ``"jtt"``: just train twice. ``"dfr"``: ``"erm"``,
-            then the last layer retrained on the probing part or, for sets with domains, the validation part.
+            and :class:`samphire.baselines.GroupDRO`. ``"jtt"``: just train twice. ``"useful"``: likewise, with the
+            slowly learned part of each class repeated. ``"spectral_decoupling"``: a penalty on the logits.
+            ``"swa"``: in the end the mean of the last epochs' weights; take a constant schedule. ``"dfr"``:
+            ``"erm"``, then the last layer retrained on the probing part or, for sets with domains, the validation
+            part.
         method_settings: ``eta`` and ``adjustment`` of GroupDRO; ``epochs`` (of the first training) and ``times`` of
-            JTT; ``resamples`` of DFR.
+            JTT and USEFUL; ``lam`` of spectral decoupling; ``epochs`` (that are averaged) of SWA; ``resamples`` of
+            DFR.
         epochs: Passes over the training part.
         batch: Examples per step, over all ranks.
         lr: Learning rate at the start.
@@ -112,7 +119,7 @@ class Config:
     target: str | None = None
     examples: Count | None = None
     probe_at: tuple[int, ...] = ()
-    probe_on: ProbeOn = "val"
+    probe_on: ProbeOn = added("val")
     resamples: Whole = 20
     keep: tuple[int, ...] = ()
     perturbation: Literal["global", "local"] = "global"
@@ -150,6 +157,8 @@ class Config:
                 raise ValueError(f"{self.method} has no setting {name!r}; its settings: {_listed(known)}.")
             whole = isinstance(known[name], int)
             check_number(f"method.{name}", value, Range(least=1 if whole else 0, whole=whole))
+        if self.method == "swa":
+            check_whole("method.epochs of swa", self.method_setting("epochs"), most=self.epochs)
 
     def _check_rule(self) -> None:
         if self.rule == "sgd":
@@ -176,6 +185,11 @@ class Config:
             raise ValueError(
                 f"momentum is SGD's, got {self.momentum:g} for {self.base}; write base.betas= or base.momentum=."
             )
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Fields that do not count in this run's key: without probes, how to probe."""
+        return () if self.resamples else ("probe_on",)
 
     @property
     def _has_domains(self) -> bool:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from samphire import models, records
-from samphire.baselines import refresh_batchnorm
+from samphire.baselines import refresh_batchnorm, spectral_decoupling
 from samphire.checks import check_whole
 from samphire.data import augment
 from samphire.data.parts import Parts
@@ -62,6 +63,7 @@ class Training:
         self.model, self.opt = self._optimizer()
         loss = example_loss(config, parts)
         self.loss = None if loss is None else loss.to(ranks.device)
+        self.average = AveragedModel(self.net) if config.method == "swa" else None
         self.transform = self._transform()
         self.done, self.rows = 0, list[Row]()
 
@@ -105,6 +107,7 @@ class Training:
             "model": self.net.state_dict(),
             "optimizers": self.ranks.at_first(self.opt.state_dict()),
             "loss": self.loss.state_dict() if self.loss is not None else None,
+            "average": self.average.state_dict() if self.average is not None else None,
             "rows": self.rows,
         }
 
@@ -129,6 +132,8 @@ class Training:
             self.opt.load_state_dict(state["optimizers"][self.ranks.rank])
             if self.loss is not None:
                 self.loss.load_state_dict(state["loss"])
+            if self.average is not None:
+                self.average.load_state_dict(state["average"])
         except Exception as error:  # whatever another network, or another type, raises
             checkpoints.passed_over(source, error)
             return False
@@ -159,6 +164,7 @@ class Training:
                 progress(self._status(), self.done * self.steps + i + 1, config.epochs * self.steps)
         loss, wrong, n = self.ranks.total(sums).tolist()
         self.done += 1
+        self._average()
         row = {
             "epoch": self.done,
             "loss": loss / n,
@@ -168,6 +174,14 @@ class Training:
             "seconds": time.perf_counter() - started,
         }
         return row if math.isfinite(loss) else row | {"stopped": self._reason("training")}
+
+    def _average(self) -> None:
+        """SWA: the mean of the last epochs' weights, which in the end is the network."""
+        if self.average is None or self.done <= self.config.epochs - self.config.method_setting("epochs"):
+            return
+        self.average.update_parameters(self.net)
+        if self.done == self.config.epochs:
+            self.net.load_state_dict(self.average.module.state_dict())
 
     def _reason(self, part: str) -> str:
         config = self.config
@@ -199,6 +213,8 @@ class Training:
                 wrong = out.argmax(1) != y[chosen]
                 sums = each.detach().sum(), wrong.sum(), torch.ones_like(each).sum()
                 seen.append(torch.stack(sums).to(_exact(each.device)))
+            if self.config.method == "spectral_decoupling":
+                each = each + spectral_decoupling(out, self.config.method_setting("lam"), "norm")
             return share * each if self.loss is None else self.loss(each, self.group[at][chosen])
 
         if not isinstance(self.opt, SharpnessAware):
