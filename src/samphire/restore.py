@@ -103,7 +103,7 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
         for module, name, buffer, _ in kept:
             module._buffers[name] = buffer
         if kept:
-            with torch.no_grad():  # by .data: a graph from before the block may have saved a buffer, and sees no change
+            with torch.no_grad():  # by .data, for graphs from before the block that have saved a buffer
                 torch._foreach_copy_([buffer.data for *_, buffer, _ in kept], [copy for *_, copy in kept])
 
 

@@ -35,5 +35,7 @@ def test_equal_outputs_have_no_slow_part():
 
 
 def test_shapes_that_do_not_fit_are_one_sentence():
-    with pytest.raises(ValueError, match=r"needs outputs \(n, classes\) and labels \(n,\), got shapes \(3,\) and \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"needs outputs \(n, classes\) and labels \(n,\), got shapes \(3,\) and \(3,\)"
+    ):
         slow_part(torch.ones(3), torch.zeros(3, dtype=torch.long))

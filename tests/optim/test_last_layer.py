@@ -141,7 +141,9 @@ def test_each_effect_is_the_toy_s_algorithm_at_the_phantom_head(effects):
             g = (Q @ net.head.weight[0]).sigmoid() @ Q
             star = net.head.weight + rho * g / g.norm()
         algorithm = "lsam" if effects == "both" else effects
-        FeatureRuns(net.phi, toy, [algorithm], rho * one, lr * one, star, one.bool()).step(two_views(x)[None], y[None])
+        FeatureRuns(net.phi, toy, [algorithm], rho * one, lr * one, star, one.bool()).step(
+            two_views(x)[None], y[None]
+        )
         logistic = lambda out, y=y: nn.functional.softplus(-y * out[:, 0]).mean()
         opt.step(last_layer(net).one_pass(lambda x=x: net.head(net.features(x)), logistic))
         for name, p in net.named_parameters():
@@ -157,9 +159,9 @@ def test_each_effect_runs_the_body_once():
 def test_a_closure_that_hides_the_outputs_is_refused():
     model, x, y = Net(), torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
     opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(0.2, effects="rates"))
-    with pytest.raises(TypeError, match="backward was not given the outputs; use p.backward"):
+    with pytest.raises(TypeError, match=r"backward was not given the outputs; use p\.backward"):
         opt.step(lambda p: p.backward(cross_entropy(model(x), y)) or p.loss)
-    with pytest.raises(TypeError, match="p.backward was not called"):
+    with pytest.raises(TypeError, match=r"p\.backward was not called"):
         for _ in opt.passes():
             cross_entropy(model(x), y).backward()
     with pytest.raises(ValueError, match="effects must be 'both' or 'weights' or 'rates', got 'neither'"):

@@ -293,7 +293,13 @@ def test_rule_reduces_to_another(left, right):
 
 @pytest.mark.parametrize(
     "r",
-    [sam(0.0), asam(0.0), random(0.0), functional_sam(0.0), *(lsam(0.0, "3", e) for e in ("both", "weights", "rates"))],
+    [
+        sam(0.0),
+        asam(0.0),
+        random(0.0),
+        functional_sam(0.0),
+        *(lsam(0.0, "3", e) for e in ("both", "weights", "rates")),
+    ],
     ids=repr,
 )
 def test_rho_zero_is_the_plain_gradient_bit_for_bit(r):

@@ -402,7 +402,9 @@ def test_jtt_repeats_what_the_first_training_got_wrong(root, tmp_path, monkeypat
 
 def test_useful_repeats_the_slow_part_of_each_class(root, tmp_path, monkeypatch):
     visits, real = [], augment.batches
-    monkeypatch.setattr(training.augment, "batches", lambda *a, **k: visits.append(k.get("positions")) or real(*a, **k))
+    monkeypatch.setattr(
+        training.augment, "batches", lambda *a, **k: visits.append(k.get("positions")) or real(*a, **k)
+    )
     config = replace(DOMINOES, epochs=2, method="useful", method_settings=(("epochs", 1), ("times", 3)))
     fit(config, root, tmp_path)
     train = load_parts("fmnist-mnist", root).train
@@ -527,13 +529,18 @@ def errors_by_mode(net, split, size=50):
     for train in (True, False):
         net[1].train(train)
         with torch.no_grad():
-            wrong.append(torch.cat([net(a).argmax(1) != b for a, b in zip(x.split(size), y.split(size), strict=True)]))
+            wrong.append(
+                torch.cat([net(a).argmax(1) != b for a, b in zip(x.split(size), y.split(size), strict=True)])
+            )
     return [w.double().mean().item() for w in wrong]
 
 
 def test_a_network_is_judged_and_kept_with_the_statistics_of_its_weights(root, tmp_path):
     first = fit(replace(DOMINOES, model="test_train:slow"), root, tmp_path)
-    pretrained = weights_of(first) | {"1.running_mean": torch.full((6,), 40.0), "1.running_var": torch.full((6,), 900.0)}
+    pretrained = weights_of(first) | {
+        "1.running_mean": torch.full((6,), 40.0),
+        "1.running_var": torch.full((6,), 900.0),
+    }
     torch.save(pretrained, tmp_path / "pretrained.pt")  # as of images from 0 to 255
     config = replace(DOMINOES, model="test_train:slow", weights=str(tmp_path / "pretrained.pt"), keep=(1,), seed=1)
     trained = fit(config, root, tmp_path)

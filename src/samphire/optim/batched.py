@@ -107,7 +107,6 @@ class ModuleRuns:
 
     def _descent(self, w: Weights, memory: Memory, rho: Tensor, x: Tensor, y: Tensor) -> tuple[Weights, Weights]:
         """What one run descends along."""
-
         loss = LossOfOutputs(
             lambda w, examples=slice(None): torch.func.functional_call(self.model, w, (x[examples],)),
             lambda out, examples=slice(None): self.loss(out, y[examples]),

@@ -23,9 +23,9 @@ from samphire.tree import Vector, unit
 Examples = slice | Tensor | None
 
 __all__ = [
-    "EVERYWHERE", "OUTPUTS", "PER_EXAMPLE", "Asking", "At", "Climb", "Descent", "Examples", "Group", "LossOfOutputs",
-    "Memory", "Metric", "Rule", "bind", "branches", "drive", "gradient_at", "needs_outputs", "on", "relayed", "rho_of", "sharpness_aware_gradient", "watched",
-    "with_rho",
+    "EVERYWHERE", "OUTPUTS", "PER_EXAMPLE", "Asking", "At", "Climb", "Descent", "Examples", "Group",
+    "LossOfOutputs", "Memory", "Metric", "Rule", "bind", "branches", "drive", "gradient_at", "needs_outputs", "on",
+    "relayed", "rho_of", "sharpness_aware_gradient", "watched", "with_rho",
 ]  # fmt: skip
 
 
@@ -40,8 +40,8 @@ class At:
         examples: Which examples of the batch take part; ``None`` for all.
         weights: What each example's loss is multiplied by before the mean is taken; ``None`` for 1.
         losses: Whether the examples' losses are wanted too. The answer is then a pair: gradient, losses.
-        output_gradient: Where the loss is differentiated by the model's outputs: ``"here"``, which gives the gradient,
-            or as it was in the request ``"before"``; only the outputs are then differentiated here.
+        output_gradient: Where the loss is differentiated by the model's outputs: ``"here"``, which gives the
+            gradient, or as it was in the request ``"before"``; only the outputs are then differentiated here.
     """
 
     eps: Vector = field(default_factory=Vector)
@@ -282,8 +282,8 @@ def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callabl
 
 
 OUTPUTS = (
-    "this rule differentiates the model's outputs and the loss at two points, but {}; use p.backward(loss, outputs) in "
-    "the closure or loop."
+    "this rule differentiates the model's outputs and the loss at two points, but {}; use p.backward(loss, outputs) "
+    "in the closure or loop."
 )
 PER_EXAMPLE = (
     "this rule needs the loss of each example, but {}; use a loss with reduction='none', and p.backward(losses) in "

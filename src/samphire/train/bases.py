@@ -43,7 +43,9 @@ def _check_setting(name: str, value: Any, default: Any) -> None:
         check_value(name, value, Count)
     elif isinstance(default, float):
         check_number(name, value, Range(least=0))
-    elif not (isinstance(value, tuple) and len(value) == 2 and all(beta in Range(least=0, below=1) for beta in value)):
+    elif not (
+        isinstance(value, tuple) and len(value) == 2 and all(beta in Range(least=0, below=1) for beta in value)
+    ):
         raise ValueError(f"{name} must be two numbers in [0, 1), got {value!r}; write for instance {name}=0.9,0.999.")
 
 

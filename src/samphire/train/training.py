@@ -252,7 +252,6 @@ class Training:
                 row |= probe_features(self.net, parts, ProbeSettings(config.resamples))
         return row
 
-
     def _refresh_statistics(self) -> None:
         """BatchNorm's running statistics under the present weights, from whole training batches.
 
