@@ -23,7 +23,7 @@ from samphire.cli import app
 from samphire.data import augment
 from samphire.data.parts import load_parts, some
 from samphire.optim import RULES
-from samphire.probes.resampling import halves
+from samphire.probes.resampling import halves, tenth
 from samphire.records import runs as run_files
 from samphire.train import Config, appendix_b, fit, load_network, methods, parse, training
 
@@ -138,14 +138,21 @@ def test_a_run_with_another_base_is_the_loop_written_out(root, tmp_path, setting
 
 def test_the_last_row_is_what_the_stored_network_does(root, tmp_path):
     trained = fit(replace(DOMINOES, resamples=2, probe_at=(1,)), root, tmp_path)
-    parts, net, last = load_parts("fmnist-mnist", root), load_network(trained.folder), trained.rows[-1]
+    parts = load_parts("fmnist-mnist", root, examples=DOMINOES.examples, probe_on=DOMINOES.probe_on)
+    net, last = load_network(trained.folder), trained.rows[-1]
     guess = probes.features(net, parts.test.images, "").argmax(1)
     assert last["test_plain"] == np.mean(guess != parts.test.label)
-    phi, phi_test = (probes.features(net, part.images) for part in (parts.probe_train, parts.probe_test))
-    found = probes.probes(phi, parts.probe_train, phi_test, parts.probe_test, resamples=2)
-    assert last["probe"] == {name: p.mean for name, p in found.items()}
+    train, phi = parts.probe_train, probes.features(net, parts.probe_train.images)
+    rest, held = tenth(train.group, np.random.default_rng(records.seed(0, "tenth")))
+    fitted = probes.fitted_probes(phi[rest], train.subset(rest), resamples=2)
+    phi_test = probes.features(net, parts.probe_test.images)
+    assert last["probe"] == {name: p.test(phi_test, parts.probe_test).mean for name, p in fitted.items()}
+    assert last["probe_val"] == {name: p.test(phi[held], train.subset(held)).mean for name, p in fitted.items()}
+    assert last["probe_l2"] == {name: p.tuned.l2 for name, p in fitted.items()}
+    assert last["probing"] == {
+        "on": DOMINOES.probe_on, "n": 25 * fitted["mnist"].per_group, "held_out": len(held), "scaling": "global",
+    }  # fmt: skip
     assert ["probe" in row for row in trained.rows] == [True, False, True]
-    assert set(last["probe_val"]) == {"mnist", "fmnist"}
     assert [row["lr"] for row in trained.rows] == sorted((row["lr"] for row in trained.rows), reverse=True)
 
 

@@ -11,7 +11,22 @@ from rich.console import Console
 
 from samphire import records, report
 from samphire.checks import check_one_of
-from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target, Trust
+from samphire.cli.options import (
+    AsJson,
+    Cache,
+    Data,
+    Features,
+    Image,
+    Label,
+    Model,
+    Root,
+    Run,
+    Size,
+    Split,
+    Target,
+    Trust,
+)
+from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.probes.compare import compare
 from samphire.probes.logistic import SCALINGS, Scaling
@@ -23,6 +38,10 @@ def probe(
     run: Run,
     data: Data = None,
     root: Root = Path("data"),
+    image: Image = None,
+    label: Label = None,
+    split: Split = None,
+    features: Features = None,
     model: Model = None,
     target: Target = None,
     feature: Annotated[str | None, typer.Option(help="One feature instead of all.")] = None,
@@ -47,8 +66,9 @@ def probe(
     check_one_of("scaling", scaling, SCALINGS)
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} to write {out.name} in; make it first.")
+    own = own_data(data, image, label, split, features)
     given = {"data": data, "model": model, "layer": layer, "target": target, "initial": pretrained, "size": size}
-    trained = saved_network(run, trust=trust, probe_on=probe_on, **given)
+    trained = saved_network(run, trust=trust, own=own, probe_on=probe_on, **given)
     with bar() as progress:
         parts = trained.parts(root, cache, progress)
         result = compare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from samphire.data.paired import paired_anew
 from samphire.data.split import Split
 from samphire.progress import Progress, silent
 
-__all__ = ["ProbeOn", "Parts", "at_size", "load_parts", "some"]
+__all__ = ["PROBE_ON", "Parts", "ProbeOn", "at_size", "known", "load_parts", "some"]
 
 ProbeOn = Literal["train", "val"]
 PROBE_ON = ("train", "val")
@@ -51,8 +52,9 @@ class Parts:
 
 def load_parts(
     name: str,
-    root: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
     *,
+    splits: Mapping[str, Split] | None = None,
     size: int = 96,
     target: str | None = None,
     augment: bool = False,
@@ -67,6 +69,7 @@ def load_parts(
     Args:
         name: Of the data set.
         root: Its folder, or the one above it.
+        splits: The parts as opened, instead of a root.
         size: Side of the network's images, for sets of image files.
         target: Domain to transfer to, for sets with domains.
         augment: Store the training images larger, for random crops.
@@ -78,9 +81,12 @@ def load_parts(
         progress: Called with what is done, the images done and those to do.
     """
     check_one_of("probing set", probe_on, PROBE_ON)
-    parts = data.load(name, root, target=target)
-    if "val" not in parts:
-        raise ValueError(f"{name} has one feature only; take a set with two, such as fmnist-mnist.")
+    parts = data.load(name, _given(root), target=target) if splits is None else splits
+    missing = [part for part in ("train", "val", "test") if part not in parts]
+    if missing:
+        raise ValueError(
+            f"{name} has no {' and no '.join(missing)} part, only {', '.join(parts)}; a run needs all three."
+        )
     ready = partial(at_size, size=size, cache=cache, progress=progress)
     chosen = some(parts["train"], examples)
     domain = "target_train" in parts
@@ -94,7 +100,8 @@ def load_parts(
         probe_train = paired_anew(chosen) if fewer else parts[f"probe_{probe_on}"]
         probe_test = parts["probe_test"]
     else:
-        probe_train, probe_test = {"train": whole, "val": val}[probe_on], test
+        pairs = {"train": (chosen, whole), "val": (parts["val"], val)}[probe_on], (parts["test"], test)
+        probe_train, probe_test = (part if raw.known.all() else ready(known(raw)) for raw, part in pairs)
     return Parts(
         train=ready(chosen, size=round(ROOM * size)) if crops else whole,
         whole=whole,
@@ -119,7 +126,7 @@ def some(split: Split, n: int | None) -> Split:
         return split
     if n > len(split):
         raise ValueError(f"examples must be at most the {len(split)} training examples, got {n}.")
-    group = split.group
+    group = split.group + 1  # 0 for examples that belong to none
     draw = np.random.default_rng(records.seed(0, "examples")).random(len(split))
     order = np.lexsort((draw, group))
     size = np.bincount(group)
@@ -127,6 +134,17 @@ def some(split: Split, n: int | None) -> Split:
     place = np.empty(len(split))
     place[order] = (rank + 0.5) / size[group[order]]  # a group's examples, evenly over 0 to 1
     return split.subset(np.sort(np.argsort(place, kind="stable")[:n]))
+
+
+def known(split: Split) -> Split:
+    """The examples of which every feature is known."""
+    return split.subset(np.flatnonzero(split.known))
+
+
+def _given(root: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    if root is None:
+        raise ValueError("a run needs its data: give root=, the folder of a built-in set, or parts=, your own.")
+    return root
 
 
 def at_size(

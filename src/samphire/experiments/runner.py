@@ -78,8 +78,9 @@ def reproduce(
     started = time.perf_counter()
     work = _Work(experiments, scale, Path(out), data_root, progress)
     if before is not None and scale in ("reduced", "paper"):
-        for experiment in (each for each in experiments if each.cost is not None):
-            before(experiment.cost(list(work.runs[experiment.name].values()), work.places))
+        for name, cost in ((each.name, each.cost) for each in experiments):
+            if cost is not None:
+                before(cost(list(work.runs[name].values()), work.places))
     rows = work.rows()
     lines = [{"experiment": name, "scale": scale, "row": row} for name, group in rows.items() for row in group]
     records.write_atomic(Path(out) / "rows.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -101,7 +101,7 @@ def tuned(
         for penalties in dict.fromkeys(wanted.values()):
             same = [name for name in wanted if wanted[name] == penalties]
             for name, held_out in _held_out(x, resamples, same, penalties, scaling, progress).items():
-                errors[name] |= dict(zip(penalties, held_out, strict=True))
+                errors[name] |= dict(zip(penalties, held_out.tolist(), strict=True))
         wanted = {name: (edge,) for name in names if len(l2) > 2 and more < GROWTH and (edge := _next(errors[name]))}
     return {name: Tuned(_best(e), dict(sorted(e.items())), len(e) - len(set(l2))) for name, e in errors.items()}
 
@@ -135,8 +135,7 @@ def _best(errors: Mapping[float, float]) -> float:
 
 def _next(errors: Mapping[float, float]) -> float | None:
     """The penalty beyond the edge at which the lowest error lies; ``None`` if it lies inside."""
-    first, second, *_, last_but_one, last = sorted(errors)
-    best = _best(errors)
-    if best == first:
-        return first * first / second
-    return last * last / last_but_one if best == last else None
+    penalties, best = sorted(errors), _best(errors)
+    if best == penalties[0]:
+        return best * best / penalties[1]
+    return best * best / penalties[-2] if best == penalties[-1] else None

@@ -86,8 +86,8 @@ def tables(rows: Sequence[Row]) -> list[report.Table]:
     lines = [line for row in rows for line in _lines(row)] + tuning.missing(rows, PAPER, "data")
     caption = (
         "Errors in %, mean ± standard deviation (n - 1) over seeds that had no part in the choice. Test error: "
-        "groups weighted as in training. Probe errors: equal-weight mean over groups. Easy and hard: by SGD's probe errors. "
-        f"Probing sets. {'. '.join(map(tuning.probing_of, rows))}."
+        "groups weighted as in training. Probe errors: equal-weight mean over groups. Easy and hard: by SGD's probe "
+        f"errors. Probing sets. {'. '.join(map(tuning.probing_of, rows))}."
     )
     return [report.table(lines, caption=caption), _differences(rows), tuning.criteria_table(rows)]
 
