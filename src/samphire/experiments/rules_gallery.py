@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from samphire import optim, report
 from samphire.optim.describe import describe, page
@@ -69,10 +69,10 @@ def path(rule: Any, start: Point) -> list[Point]:
     points = [start]
     for _ in range(STEPS):
         y = 1 + 0.3 * torch.randn(BATCH, generator=source)
-
-        def losses(w: dict[str, Tensor], examples: Any = slice(None), y: Tensor = y) -> Tensor:
-            return 0.5 * (w["norm.weight"] * w["head.weight"][0] - y[examples]) ** 2
-
+        losses = optim.LossOfOutputs(
+            lambda w, examples=None: w["norm.weight"] * w["head.weight"][0],
+            lambda out, examples=slice(None), y=y: 0.5 * (out - y[examples]) ** 2,
+        )
         g = optim.sharpness_aware_gradient(rule, losses, w, memory)
         w = {name: t - RATE * g[name] if name in g else t for name, t in w.items()}
         points.append((w["norm.weight"].item(), w["head.weight"].item()))

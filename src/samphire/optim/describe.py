@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from samphire import tree
 from samphire.optim import scopes
-from samphire.optim.requests import Memory, Rule, bind, gradient_at, watched
+from samphire.optim.requests import LossOfOutputs, Memory, Rule, bind, gradient_at, watched
 from samphire.optim.rules import RULES, rule_for_run
 from samphire.tree import Vector
 
@@ -121,10 +121,10 @@ def watch(rule: Rule) -> Footprint:
         model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
         x, y = torch.randn(EXAMPLES, 6), torch.arange(EXAMPLES) % 3
 
-    def losses(w: dict[str, Tensor], examples: Any = slice(None)) -> Tensor:
-        outputs = torch.func.functional_call(model, w, (x[examples],))
-        return nn.functional.cross_entropy(outputs, y[examples], reduction="none")
-
+    losses = LossOfOutputs(
+        lambda w, examples=slice(None): torch.func.functional_call(model, w, (x[examples],)),
+        lambda out, examples=slice(None): nn.functional.cross_entropy(out, y[examples], reduction="none"),
+    )
     w = {name: p.detach() for name, p in model.named_parameters()}
     bound, memory, steps = bind(rule, model), Memory(labels=y), []
     for _ in range(STEPS):
