@@ -29,7 +29,7 @@ def rows_of(out, name):
 def everything(tmp_path_factory):
     """All experiments, once."""
     out = tmp_path_factory.mktemp("report")
-    return out, experiments.reproduce(scale="tiny", out=out)
+    return out, experiments.reproduce(experiments.runnable(), scale="tiny", out=out)
 
 
 def test_all_figures_of_the_toy_are_there():

@@ -7,7 +7,7 @@ one. Two experiments with equal ``compute`` share the rows of the runs that both
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -96,6 +96,7 @@ class Experiment:
             tables=self.tables(rows),
             claims=claims,
             notes=self.notes,
+            settings={"scale": scale, "runs": len(rows)} | asdict(self.at(scale)),
             source=self.source,
         )
 

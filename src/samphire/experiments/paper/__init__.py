@@ -23,4 +23,4 @@ PAPER: tuple[Experiment, ...] = (
     *IMAGE_FIGURES[8], FIG9_TOY, *IMAGE_FIGURES[9], FIG10, FIG11, TABLE1, TABLE2, SCOREBOARD, THEORY,
 )  # fmt: skip
 
-__all__ = ["PAPER"]
+__all__ = ["PAPER", "SCOREBOARD"]
