@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from samphire import report, train
 from samphire.experiments.rows import Row
 from samphire.progress import Progress
+from samphire.train.fit_many import threads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,7 +119,9 @@ class train_each:
     def __call__(self, runs: Sequence[Any], places: Places, progress: Progress) -> Iterator[tuple[Any, Row]]:
         settings: dict[str, Any] = {"checkpoints": self.checkpoints, "keep_weights": self.keep_weights}
         for result in train.fit_many(runs, progress=progress, **settings):
-            yield result.config, self.row(result)
+            with threads(1):  # a row is many small operations
+                row = self.row(result)
+            yield result.config, row
 
 
 @dataclass(frozen=True)

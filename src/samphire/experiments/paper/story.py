@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from samphire.experiments.paper.fig1 import RHO
 from samphire.experiments.rows import Row, by, mean
 from samphire.report import Story
-from samphire.statistics import lower, paired
+from samphire.statistics import Estimate, lower, paired
 
 __all__ = ["tell"]
 
@@ -40,4 +40,12 @@ def _answer(sgd: list[Row], lsam: list[Row]) -> str:
         "open": "These runs cannot tell: the hard feature's error goes",
     }[lower(paired(sgd, lsam, "probe_hard"))]
     hard, test = ([mean(group, column) for group in (sgd, lsam)] for column in ("probe_hard", "test_error"))
-    return f"{start} from {hard[0]} with SGD to {hard[1]} with LSAM, while the test error is {test[0]} and {test[1]}."
+    return (
+        f"{start} from {_short(hard[0])} with SGD to {_short(hard[1])} with LSAM, while the test error is "
+        f"{_short(test[0])} and {_short(test[1])} (n={hard[0].n} seeds, ± one standard error)."
+    )
+
+
+def _short(estimate: Estimate) -> str:
+    """Without its n, which the sentence has once."""
+    return str(estimate).rpartition(" (")[0]
