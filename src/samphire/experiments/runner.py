@@ -113,6 +113,13 @@ def render(
     return page.results
 
 
+def explorer() -> Path:
+    """The page that trains both networks in a browser: in the package where it is installed, in ``docs`` else."""
+    package = Path(__file__).parents[1]
+    here = package / "report" / "explorer.html"
+    return here if here.exists() else package.parents[1] / "docs" / "explorer" / "index.html"
+
+
 class _Page:
     """The page of some results, written anew with each."""
 
@@ -128,7 +135,9 @@ class _Page:
         self.scales = list(dict.fromkeys([*self.scales, scale]))
         scales = ", ".join(self.scales)
         machine = records.provenance() | {"seconds": round(time.perf_counter() - self.started, 1), "scale": scales}
-        story = tell(self.rows, judged=self.scales != ["tiny"])
+        records.write_atomic(self.out / "explorer.html", explorer().read_bytes())
+        links = {"explorer.html": "Try it: train both networks in your browser."}
+        story = tell(self.rows, self.scales != ["tiny"], links)
         report.write(self.out, self.results, machine, f"samphire: {scales} scale", story, pending)
         records.write_atomic(self.out / "claims.json", report.to_json(report.summary(self.results)).encode())
         if self.done is not None:

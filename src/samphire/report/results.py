@@ -108,6 +108,7 @@ class Story:
         question: What was asked.
         answer: One sentence.
         pictures: The figures that show it: the name of a result, which of its pictures, and what to look at.
+        links: Files beside the page to go on with, and what they are.
 
     Example:
         >>> Story("Does it help?", "Yes.", [("fig2", 0, "It falls.")]).pictures
@@ -117,6 +118,7 @@ class Story:
     question: str
     answer: str
     pictures: Sequence[tuple[str, int, str]] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pictures", tuple(self.pictures))

@@ -20,17 +20,19 @@ PICTURES = (
 )  # fmt: skip
 
 
-def tell(rows: Mapping[str, list[Row]], judged: bool) -> Story | None:
+def tell(rows: Mapping[str, list[Row]], judged: bool, links: Mapping[str, str]) -> Story | None:
     """The question, the answer in one sentence, and the two pictures that show it; None without figure 1.
 
     Args:
         rows: Of each figure, by its name.
         judged: Whether the runs are long enough for an answer.
+        links: Files beside the page to go on with, and what they are.
     """
     if "fig1" not in rows:
         return None
     sgd, lsam = (by(rows["fig1"], "rho")[rho] for rho in (0.0, RHO))
-    return Story(QUESTION, _answer(sgd, lsam) if judged else "The tiny scale is too short for an answer.", PICTURES)
+    answer = _answer(sgd, lsam) if judged else "The tiny scale is too short for an answer."
+    return Story(QUESTION, answer, PICTURES, links)
 
 
 def _answer(sgd: list[Row], lsam: list[Row]) -> str:
