@@ -15,4 +15,5 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per row in
 Data = Annotated[str | None, typer.Option(help="Data set, where the run does not say.")]
 Model = Annotated[str | None, typer.Option(help="Network, where the run does not say.")]
 Target = Annotated[str | None, typer.Option(help="Target domain, for sets with domains.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Run the code and fetch the addresses that the run names.")]
 Size = Annotated[int | None, typer.Option(help="Side of the images, where the run does not say.")]

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
-from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target
+from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target, Trust
 from samphire.cli.progress import bar
 from samphire.landscape.measures import measure_all
 from samphire.report import sharpness as shown
@@ -34,10 +34,11 @@ def sharpness(
     size: Size = None,
     cache: Cache = None,
     out: Annotated[Path | None, typer.Option(help="Also write pictures to this folder.")] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Say where a network sits: sharpness, Hessian and bound on its data, each with what it means."""
-    trained = saved_network(run, data=data, model=model, target=target, size=size)
+    trained = saved_network(run, trust=trust, data=data, model=model, target=target, size=size)
     with bar() as progress:
         split = trained.examples(part, examples, root, cache, progress)
         network: Any = trained.network(split)

@@ -44,9 +44,11 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
+    except OSError as error:
+        sentence = f"cannot write {path}: {error.strerror}; free space or choose another folder."
+        raise type(error)(error.errno, sentence) from None
+    finally:
         part.unlink(missing_ok=True)
-        raise
     if os.name == "posix":
         _sync(path.parent)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from samphire import records
 from samphire.data.parts import load_parts
 from samphire.progress import Progress, silent
 from samphire.records import Row
+from samphire.train import checkpoints
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks, joined
 from samphire.train.methods import first_training, positions, retrain_head
@@ -79,26 +80,29 @@ def _fit(config: Config, root: Any, out: Any, cache: Any, ranks: Ranks, progress
             parts = load_parts(config.data, root, cache=cache, progress=progress, **chosen)
             if config.method != "dfr":
                 visits = positions(config, before, parts, ranks.device)
-                _train(Training(config, parts, ranks, visits), run, progress)
+                _train(partial(Training, config, parts, ranks, visits), run, progress)
             elif ranks.first and before is not None and not run.rows:
                 net, row = retrain_head(config, before, parts, ranks.device)
-                _store(run.folder / "model.pt", net.state_dict())
+                checkpoints.store(run.folder / "model.pt", net.state_dict())
                 records.write_atomic(run.folder / "input.json", (before.folder / "input.json").read_bytes())
                 run.append(row)
         return TrainedRun(config, run.folder, tuple(ranks.from_first(run.rows)))
 
 
-def _train(training: Training, run: records.Run, progress: Progress) -> None:
+def _train(begin: Callable[[], Training], run: records.Run, progress: Progress) -> None:
     """The epochs that are missing; the first process writes."""
+    training = begin()
     config, ranks = training.config, training.ranks
     state, final = run.folder / "state.pt", run.folder / "model.pt"
     if ranks.from_first(final.exists()):  # killed between the end of training and the mark that it is done
         if ranks.first:
             state.unlink(missing_ok=True)
         return
-    training.load(ranks.from_first(torch.load(state, map_location="cpu") if ranks.first and state.exists() else None))
+    stored = ranks.from_first(checkpoints.read(state) if ranks.first else None)
+    if stored is not None and not training.resume(stored, state):
+        training = begin()
     if ranks.first:
-        _catch_up(run, training.rows)
+        _append_new(run, training.rows)
         records.write_atomic(run.folder / "input.json", json.dumps(training.scale()).encode())
         if training.done == 0:
             _keep(training, run)
@@ -111,28 +115,22 @@ def _train(training: Training, run: records.Run, progress: Progress) -> None:
         checkpoint = training.state()
         if ranks.first:
             _keep(training, run)  # before the state: a kill between the two must not lose them
-            _store(state, checkpoint)
-            run.append(row)
+            checkpoints.store(state, checkpoint)
+            _append_new(run, training.rows)
     if ranks.first and not training.stopped:
-        _store(final, training.net.state_dict())
+        checkpoints.store(final, training.net.state_dict())
         state.unlink()
 
 
-def _catch_up(run: records.Run, rows: list[Row]) -> None:
-    """Write the row that a kill between the checkpoint and its row has left out."""
+def _append_new(run: records.Run, rows: list[Row]) -> None:
+    """Write the rows that the file lacks: after a kill it may have one less, after a lost checkpoint more."""
     for row in rows[len(run.rows) :]:
         run.append(row)
 
 
 def _keep(training: Training, run: records.Run) -> None:
     if training.done in training.config.keep:
-        _store(run.folder / f"epoch-{training.done}.pt", training.net.state_dict())
-
-
-def _store(path: Path, state: Any) -> None:
-    file = io.BytesIO()
-    torch.save(state, file)
-    records.write_atomic(path, file.getvalue())
+        checkpoints.store(run.folder / f"epoch-{training.done}.pt", training.net.state_dict())
 
 
 @contextmanager

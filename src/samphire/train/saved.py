@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,10 @@ from samphire import data, models
 from samphire.checks import hint
 from samphire.data.parts import Parts, at_size, load_parts
 from samphire.data.split import Split
+from samphire.models.loading import PACKAGES
+from samphire.models.weights import is_url
 from samphire.progress import Progress, silent
+from samphire.records.files import parsed
 from samphire.train.trained import load_weights
 
 __all__ = ["SavedNetwork", "saved_network"]
@@ -78,11 +80,15 @@ class SavedNetwork:
         return networks
 
 
-def saved_network(path: PathLike, **settings: Any) -> SavedNetwork:
+def saved_network(path: PathLike, *, trust: bool = False, **settings: Any) -> SavedNetwork:
     """A network from the folder of its run, or from a file with a state dict.
+
+    A folder may come from somebody else. Code that it names (``module:function``) is not run and an address that it
+    names is not fetched, unless ``settings`` repeat it or ``trust`` is given.
 
     Args:
         path: A folder written by :func:`samphire.train.fit`, or a file.
+        trust: Whether to run and fetch what the folder names.
         **settings: Fields of :class:`SavedNetwork` that the folder does not say, or that replace what it says.
 
     Example:
@@ -95,12 +101,26 @@ def saved_network(path: PathLike, **settings: Any) -> SavedNetwork:
     if not path.exists():
         raise FileNotFoundError(f"there is no run at {path}; give a folder with model.pt, or a file of weights.")
     config = path / "config.json"
-    stored = json.loads(config.read_text()) if config.exists() else {}
+    stored = parsed(config.read_bytes()) if config.exists() else {}
+    if stored is None:
+        raise ValueError(f"{config} is damaged: it holds no configuration; name what it should say with options.")
     known = {name: stored.get(name) for name in ("data", "model", "target", "size", "layer")}
     known["initial"] = stored.get("weights")
     known |= {name: value for name, value in settings.items() if value is not None}
     for name in ("data", "model"):
         if not isinstance(known[name], str):
             raise ValueError(f"{path} does not say its {name}; name it with --{name} (in Python {name}=...).")
+    for name, what, option in (("model", "run", "model"), ("initial", "fetch", "pretrained")):
+        if not trust and settings.get(name) is None and _reaches_out(known[name]):
+            raise ValueError(
+                f"{path} wants to {what} {known[name]!r}; if you know what that is, allow it by "
+                f"--{option} {known[name]}, or by --trust (in Python trust=True)."
+            )
     fields = {name: value for name, value in known.items() if value is not None}
     return SavedNetwork(weights=path / "model.pt" if path.is_dir() else path, **fields)
+
+
+def _reaches_out(name: str | None) -> bool:
+    """Whether a network or weights by this name run code of your own, or ask a server."""
+    package, colon, _ = (name or "").partition(":")
+    return is_url(name or "") or bool(colon and package not in PACKAGES)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,14 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from samphire import models, records
+from samphire.checks import check_whole
 from samphire.data import augment
 from samphire.data.parts import Parts
 from samphire.models.layers import Normalize
 from samphire.optim import SharpnessAware, in_perturbed_pass, last_layer
 from samphire.progress import Progress
 from samphire.records import Row, generator
+from samphire.train import checkpoints
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks
 from samphire.train.judging import judge, probe_features
@@ -103,20 +106,31 @@ class Training:
             "rows": self.rows,
         }
 
-    def load(self, state: Mapping[str, Any] | None) -> None:
-        """Resume from a state, if there is one."""
-        if state is None:
-            return
-        if state["ranks"] != self.ranks.count:
+    def resume(self, state: Mapping[str, Any], source: Path) -> bool:
+        """Go on from a state; False, with this training spoilt, if it is no state of this configuration.
+
+        Args:
+            state: As :meth:`state` gave it.
+            source: The file it came from, for the log.
+        """
+        if "ranks" in state and state["ranks"] != self.ranks.count:
             raise ValueError(
                 f"a run begun by {state['ranks']} processes must be resumed by as many, got {self.ranks.count}; "
                 "start as many, or train into another folder."
             )
-        self.done, self.rows = state["done"], list(state["rows"])
-        self.net.load_state_dict(state["model"])
-        self.opt.load_state_dict(state["optimizers"][self.ranks.rank])
-        if self.loss is not None:
-            self.loss.load_state_dict(state["loss"])
+        try:
+            self.done, self.rows = state["done"], list(state["rows"])
+            check_whole("epochs done", self.done, 1, self.config.epochs)
+            if [row["epoch"] for row in self.rows] != list(range(1, self.done + 1)):
+                raise ValueError("its rows are not those of its epochs")
+            self.net.load_state_dict(state["model"])
+            self.opt.load_state_dict(state["optimizers"][self.ranks.rank])
+            if self.loss is not None:
+                self.loss.load_state_dict(state["loss"])
+        except Exception as error:  # whatever another network, or another type, raises
+            checkpoints.passed_over(source, error)
+            return False
+        return True
 
     # An epoch
 
