@@ -21,7 +21,7 @@ bench: $(READY)
 	for one in step batched rules probes images hessian; do $(BIN)/python benchmarks/$$one.py || exit 1; done
 
 docs: $(READY)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

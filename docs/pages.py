@@ -86,6 +86,7 @@ def from_docstring(text: str) -> str:
     text = re.sub(r":math:`([^`]*)`", lambda found: _mathml(found[1], "inline"), text)
     text = re.sub(r":\w+:`~[^`]*?(\w+)`", r"`\1`", text)
     text = re.sub(r":\w+:`([^`]*)`", r"`\1`", text)
+    text = re.sub(r"^( *)Example:$", r"\1Examples:", text, flags=re.M)  # the section that holds doctests
     return re.sub(r"::$", ":", text.replace("``", "`"), flags=re.M)
 
 
