@@ -65,8 +65,8 @@ class Browser:
         """What a script returns; it reads ``arguments``."""
         return self.driver.execute_script(script, *arguments)
 
-    def wait(self, script: str, *arguments: Any, seconds: float = 60) -> Any:
-        """What a script passes to its last argument, a function, within some seconds."""
+    def wait(self, script: str, *arguments: Any, seconds: float = 3600) -> Any:
+        """What a script passes to its last argument, a function; a script that hangs ends after an hour."""
         self.driver.set_script_timeout(seconds)
         return self.driver.execute_async_script(script, *arguments)
 
