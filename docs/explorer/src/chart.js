@@ -50,10 +50,12 @@ function shape({ line, band, dots, kind }, sx, sy) {
   const known = (line ?? band ?? dots).filter((numbers) => numbers.every(Number.isFinite));
   if (!known.length) return "";
   if (line) return `<path class="line ${kind}" d="M${known.map(([x, y]) => `${sx(x)} ${sy(y)}`).join("L")}"/>`;
-  if (dots) return known.map(([x, y, r]) => `<circle class="dot ${kind}" cx="${sx(x)}" cy="${sy(y)}" r="${r}"/>`).join("");
+  if (dots) return `<path class="dot ${kind}" d="${known.map(([x, y, r]) => circle(sx(x), sy(y), r)).join("")}"/>`;
   const upper = known.map(([x, , high]) => `${sx(x)} ${sy(high)}`), lower = known.map(([x, low]) => `${sx(x)} ${sy(low)}`);
   return `<path class="band ${kind}" d="M${[...upper, ...lower.reverse()].join("L")}Z"/>`;
 }
+
+const circle = (x, y, r) => `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`;
 
 /** Round numbers along an axis, about five. */
 export function ticks({ from, to }) {

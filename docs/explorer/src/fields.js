@@ -46,18 +46,18 @@ export class Field {
   }
 
   #background({ plus, minus, surface }) {
-    const { size, values } = this.pane.fields[this.feature], image = new ImageData(size, size);
+    const { size, values } = this.pane.fields[this.feature], { data } = (this.image ??= new ImageData(size, size));
     const [high, low, middle] = [plus, minus, surface].map(rgb);
     for (let row = 0; row < size; row++) {
       for (let column = 0; column < size; column++) {
         const p = values[(size - 1 - row) * size + column], toward = p > 0.5 ? high : low;
-        const share = 0.06 + 0.34 * Math.abs(2 * p - 1);
-        const color = toward.map((c, k) => middle[k] + share * (c - middle[k]));
-        image.data.set([...color, 255], 4 * (row * size + column));
+        const share = 0.06 + 0.34 * Math.abs(2 * p - 1), at = 4 * (row * size + column);
+        for (let k = 0; k < 3; k++) data[at + k] = middle[k] + share * (toward[k] - middle[k]);
+        data[at + 3] = 255;
       }
     }
     this.small.width = this.small.height = size;
-    this.small.getContext("2d").putImageData(image, 0, 0);
+    this.small.getContext("2d").putImageData(this.image, 0, 0);
     this.context.imageSmoothingQuality = "high";
     this.context.drawImage(this.small, 0, 0, this.extent, this.extent);
   }
@@ -65,21 +65,20 @@ export class Field {
   /** The line on which the feature has no opinion, p = 1/2: straight in each cell of the grid (marching squares). */
   #boundary({ ink }) {
     const { size, values } = this.pane.fields[this.feature], cell = this.extent / size, { context } = this;
-    const at = (row, column) => values[row * size + column] - 0.5;
     context.beginPath();
     for (let row = 0; row + 1 < size; row++) {
       for (let column = 0; column + 1 < size; column++) {
-        const corners = [[row, column], [row, column + 1], [row + 1, column + 1], [row + 1, column]];
-        const crossings = [];
-        corners.forEach(([r0, c0], k) => {
-          const [r1, c1] = corners[(k + 1) % 4], a = at(r0, c0), b = at(r1, c1);
-          if (a > 0 === b > 0) return;
-          const t = a / (a - b);
-          crossings.push([(c0 + t * (c1 - c0) + 0.5) * cell, this.extent - (r0 + t * (r1 - r0) + 0.5) * cell]);
+        const at = row * size + column, corners = [at, at + 1, at + size + 1, at + size];
+        const above = corners.map((corner) => values[corner] > 0.5);
+        if (above.every((side) => side === above[0])) continue;
+        const ends = [0, 1, 2, 3].filter((k) => above[k] !== above[(k + 1) % 4]).map((k) => {
+          const a = corners[k], b = corners[(k + 1) % 4], t = (values[a] - 0.5) / (values[a] - values[b]);
+          const [ax, ay, bx, by] = [a % size, Math.floor(a / size), b % size, Math.floor(b / size)];
+          return [(ax + t * (bx - ax) + 0.5) * cell, this.extent - (ay + t * (by - ay) + 0.5) * cell];
         });
-        for (let k = 0; k + 1 < crossings.length; k += 2) {
-          context.moveTo(...crossings[k]);
-          context.lineTo(...crossings[k + 1]);
+        for (let k = 0; k < ends.length; k += 2) {
+          context.moveTo(...ends[k]);
+          context.lineTo(...ends[k + 1]);
         }
       }
     }

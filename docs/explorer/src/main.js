@@ -15,7 +15,8 @@ const worker = new Worker(URL.createObjectURL(new Blob([$("#worker").textContent
 const views = new Views(document, new Reference(JSON.parse($("#reference").textContent)));
 
 let { settings, epoch: asked } = fromHash(location.hash);
-let frame = null, playing = false, id = 0, waiting = null;
+let frame = null, next = null; // shown, and received but not shown
+let playing = false, id = 0, waiting = null;
 
 // The worker
 
@@ -24,25 +25,28 @@ const speed = () => Number($("#speed").value);
 
 worker.onmessage = ({ data }) => {
   if (data.id !== id) return; // of settings that are no longer asked for
-  if (!frame?.fresh) requestAnimationFrame(draw); // else one is already waiting to be drawn
-  frame = Object.assign(data, { fresh: true });
+  const drawing = next !== null;
+  next = data;
+  if (!drawing) requestAnimationFrame(draw);
 };
 
+/** Draws the newest frame; what arrives in the meantime waits. */
 function draw() {
-  frame.fresh = false;
-  const ended = playing && !frame.playing;
+  const ended = playing && !next.playing, { epochs } = next.settings;
+  frame = next;
   setPlaying(frame.playing);
-  const finished = frame.epoch >= frame.settings.epochs;
-  if (ended && finished) views.keep(frame);
-  views.show(frame);
-  const epochs = frame.settings.epochs;
+  if (ended && frame.epoch >= epochs) views.keep(frame);
   $("#epoch").textContent = `Epoch ${frame.epoch % 1 ? frame.epoch.toFixed(2) : frame.epoch} of ${epochs}`;
   Object.assign($("#progress"), { max: epochs, value: frame.epoch });
   if (!frame.playing) {
     history.replaceState(null, "", `#${toHash(settings, frame.epoch)}`);
     if (frame.epoch > 0) $("#status").textContent = `${$("#epoch").textContent}. ${summary()}`;
   }
-  document.body.dataset.epoch = frame.epoch;
+  views.show(frame, () => {
+    Object.assign(document.body.dataset, { epoch: frame.epoch, playing: frame.playing });
+    if (next === frame) next = null;
+    else requestAnimationFrame(draw);
+  });
 }
 
 function summary() {
@@ -57,7 +61,6 @@ function summary() {
 function setPlaying(now) {
   playing = now;
   $("#play").textContent = now ? "Pause" : frame && frame.epoch >= frame.settings.epochs ? "Run again" : "Run";
-  document.body.dataset.playing = now;
 }
 
 /** Both runs anew with the settings of now; then play, or go to an epoch. */

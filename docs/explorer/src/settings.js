@@ -94,14 +94,14 @@ export function toPython(settings) {
   return [
     "import torch",
     "from samphire.train import ToyConfig, fit_many",
-    "",
     `shared = dict(${keywords(shared)})`,
     "runs = [",
     run(settings.left),
     run(settings.right),
     "]",
     "for run in fit_many(runs, dtype=torch.float64):",
-    "    print(run.config.algorithm, run.final['probe_hard'], run.final['probe_easy'], run.final['test_error'])",
+    '    errors = [run.final[name] for name in ("probe_hard", "probe_easy", "test_error")]',
+    "    print(run.config.algorithm, *errors)",
   ].join("\n");
 }
 

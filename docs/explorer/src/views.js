@@ -5,6 +5,7 @@ import { Field } from "./fields.js";
 import { PICTURES, SIDES, fixed, giniWords, nameOf, percent } from "./pictures.js";
 import { climbs, usesStar } from "./settings.js";
 
+const SLICE_OF_DRAWING = 6; // milliseconds
 const COLLAPSED = 0.8 * Math.log(2); // log 2 is the loss of f = 0; runs that work end below 0.3
 
 export class Views {
@@ -17,22 +18,31 @@ export class Views {
     this.charts = Object.keys(PICTURES).map((name) => [name, new Chart(this.#find(`#chart-${name}`))]);
   }
 
-  show(frame) {
+  /** Draws everything, a few milliseconds at a time so that the page never stops; then calls `done`. */
+  show(frame, done = () => {}) {
     this.frame = frame;
-    this.#drawFields();
-    this.#drawCharts();
-    this.#writeErrors();
-    this.#writeTable();
-    this.#writeNotes();
-    this.#writePoint();
+    const jobs = [
+      () => this.#writeErrors(),
+      ...this.fields.map((field) => () => this.#drawField(field)),
+      ...this.charts.map(([name, chart]) => () => chart.draw(PICTURES[name](this.frame, this))),
+      () => this.#writeTable(),
+      () => this.#writeNotes(),
+      () => this.#writePoint(),
+    ];
+    const some = () => {
+      for (const end = performance.now() + SLICE_OF_DRAWING; jobs.length && performance.now() < end; ) jobs.shift()();
+      if (jobs.length) requestAnimationFrame(some);
+      else done();
+    };
+    some();
   }
 
   /** Marks a point in all pictures and says what is known of it. */
   mark(index) {
     if (index === this.marked || !this.frame) return;
     this.marked = index;
-    this.#drawFields();
-    this.#drawCharts(["fit-left", "fit-right"]);
+    for (const field of this.fields) this.#drawField(field);
+    for (const [name, chart] of this.charts) if (name.startsWith("fit")) chart.draw(PICTURES[name](this.frame, this));
     this.#writePoint();
   }
 
@@ -60,20 +70,14 @@ export class Views {
     return this.sizeBy === "used" && reweighs ? points.used : points.real;
   }
 
-  #drawFields() {
-    for (const field of this.fields) {
-      const pane = this.frame.panes[field.side], kind = field.feature ? "hard" : "easy";
-      const error = percent(pane.errors.at(-1)[kind]);
-      field.show(pane, this.frame.settings.chi, this.#sizes(pane), this.marked);
-      field.canvas.setAttribute(
-        "aria-label",
-        `${nameOf(pane)}, ${kind} feature: probe error ${error}. Arrow keys visit the examples, heaviest first.`,
-      );
-    }
-  }
-
-  #drawCharts(names = Object.keys(PICTURES)) {
-    for (const [name, chart] of this.charts) if (names.includes(name)) chart.draw(PICTURES[name](this.frame, this));
+  #drawField(field) {
+    const pane = this.frame.panes[field.side], kind = field.feature ? "hard" : "easy";
+    field.show(pane, this.frame.settings.chi, this.#sizes(pane), this.marked);
+    field.canvas.setAttribute(
+      "aria-label",
+      `${nameOf(pane)}, ${kind} feature: probe error ${percent(pane.errors.at(-1)[kind])}. ` +
+        "Arrow keys visit the examples, heaviest first.",
+    );
   }
 
   #writeErrors() {

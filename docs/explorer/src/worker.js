@@ -11,7 +11,7 @@ import { SPANS, forEngine } from "./settings.js";
 
 const GRIDS = [24, 44]; // points along a side of the easy and of the hard plane
 const SLICE = 25; // milliseconds of training between two looks at the messages
-const FRAME = 120; // milliseconds between two frames of a slow run
+const FRAME = 150; // milliseconds between two frames
 
 /** Whether the errors are measured after this epoch: each of the first 20, every second of the next 20, and so on. */
 export function measuredAfter(epoch) {
@@ -112,14 +112,13 @@ export class Trainer {
   /** Trains for a moment, up to where the run should be by now, and comes back after the messages. */
   #slice() {
     const end = this.now() + SLICE;
-    let measured = false;
+    let measured = this.speed < Infinity; // a fast run shows a frame only if there are new errors
     while (this.epoch < this.until && this.now() < end && this.epoch < this.#due()) {
       this.#step();
       measured ||= measuredAfter(this.epoch);
     }
     if (this.epoch >= this.until) this.speed = 0;
-    const late = this.now() - this.framed > FRAME;
-    if (!this.speed || (this.speed === Infinity ? measured : late)) this.frame();
+    if (!this.speed || (measured && this.now() - this.framed > FRAME)) this.frame();
     if (this.speed) this.waiting = setTimeout(() => this.#slice(), this.speed === Infinity ? 0 : SLICE / 2);
   }
 

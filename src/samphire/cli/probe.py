@@ -10,7 +10,22 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
-from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target, Trust
+from samphire.cli.options import (
+    AsJson,
+    Cache,
+    Data,
+    Features,
+    Image,
+    Label,
+    Model,
+    Root,
+    Run,
+    Size,
+    Split,
+    Target,
+    Trust,
+)
+from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.probes.compare import compare
 from samphire.report import probing
@@ -21,6 +36,10 @@ def probe(
     run: Run,
     data: Data = None,
     root: Root = Path("data"),
+    image: Image = None,
+    label: Label = None,
+    split: Split = None,
+    features: Features = None,
     model: Model = None,
     target: Target = None,
     feature: Annotated[str | None, typer.Option(help="One feature instead of all.")] = None,
@@ -36,8 +55,9 @@ def probe(
     """Say which features a network has learned: probe errors beside controls, and errors by group."""
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} to write {out.name} in; make it first.")
+    own = own_data(data, image, label, split, features)
     trained = saved_network(
-        run, trust=trust, data=data, model=model, layer=layer, target=target, initial=pretrained, size=size
+        run, trust=trust, data=data, own=own, model=model, layer=layer, target=target, initial=pretrained, size=size
     )
     with bar() as progress:
         parts = trained.parts(root, cache, progress)

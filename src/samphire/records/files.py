@@ -138,7 +138,12 @@ def flocked(path: Path, wait: bool) -> Iterator[bool]:
     except ImportError:
         yield False
         return
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:
+        if not path.exists():
+            raise
+        file = os.open(path, os.O_RDONLY)  # another user's; it can be held all the same
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from samphire import data, models
+from samphire import models
 from samphire.checks import hint
+from samphire.data.opening import Opened
 from samphire.data.parts import Parts, at_size, load_parts
 from samphire.data.split import Split
 from samphire.models.loading import PACKAGES
 from samphire.models.weights import is_url
 from samphire.progress import Progress, silent
 from samphire.records.files import parsed
+from samphire.train.examples import check_examples, splits_of
 from samphire.train.trained import load_weights
 
 __all__ = ["SavedNetwork", "saved_network"]
@@ -38,6 +41,7 @@ class SavedNetwork:
         size: Side of the images, for sets of image files.
         layer: Where its features are read; by default the input of the last linear layer.
         initial: Weights the training began with, see :func:`samphire.models.load`.
+        own: Data of one's own, see :func:`samphire.data.open`; ``None`` for a built-in set.
     """
 
     weights: Path
@@ -47,21 +51,28 @@ class SavedNetwork:
     size: int = 96
     layer: str | None = None
     initial: str | None = None
+    own: Opened | None = None
 
     def parts(self, root: PathLike, cache: PathLike | None = None, progress: Progress = silent) -> Parts:
         """The examples to judge it on; the training images stay encoded."""
-        where: dict[str, Any] = {"size": self.size, "target": self.target, "cache": cache}
-        return load_parts(self.data, root, judged_only=True, progress=progress, **where)
+        where: dict[str, Any] = {"size": self.size, "cache": cache}
+        return load_parts(self.data, splits=self._splits(root), judged_only=True, progress=progress, **where)
 
     def examples(
         self, part: str, n: int, root: PathLike, cache: PathLike | None = None, progress: Progress = silent
     ) -> Split:
         """At most n random examples of one part, decoded; always the same ones."""
-        parts = data.load(self.data, root, target=self.target)
+        parts = self._splits(root)
         if part not in parts:
             raise ValueError(f"{self.data} has no part {part!r}; {hint(part, parts)}")
         chosen = np.random.default_rng(0).permutation(len(parts[part]))[:n]
         return at_size(parts[part].subset(np.sort(chosen)), self.size, cache, progress)
+
+    def _splits(self, root: PathLike) -> Mapping[str, Split]:
+        """The examples, which must be those of the run, if it says which they were."""
+        splits = splits_of(self.data, root, self.target, self.own)
+        check_examples(self.weights.parent, self.data, splits)
+        return splits
 
     def network(self, split: Split) -> nn.Module:
         """The trained network, with an output for each class of a split."""
@@ -107,6 +118,9 @@ def saved_network(path: PathLike, *, trust: bool = False, **settings: Any) -> Sa
     known = {name: stored.get(name) for name in ("data", "model", "target", "size", "layer")}
     known["initial"] = stored.get("weights")
     known |= {name: value for name, value in settings.items() if value is not None}
+    own = settings.get("own")
+    if own is not None:
+        known["data"] = own.name
     for name in ("data", "model"):
         if not isinstance(known[name], str):
             raise ValueError(f"{path} does not say its {name}; name it with --{name} (in Python {name}=...).")

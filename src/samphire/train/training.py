@@ -21,9 +21,11 @@ from samphire.checks import check_whole
 from samphire.data import augment
 from samphire.data.parts import Parts
 from samphire.models.layers import Normalize
+from samphire.models.weights import first_line
 from samphire.optim import SharpnessAware, in_perturbed_pass, last_layer
 from samphire.progress import Progress
 from samphire.records import Row, generator
+from samphire.restore import untouched
 from samphire.train import checkpoints
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks
@@ -51,7 +53,9 @@ class Training:
             config.model, parts.train.n_classes, config.weights, generator=generator(config.seed, "init")
         )
         if config.weights is None:
-            net.normalize = Normalize(augment.moments(parts.whole.images)[0])
+            images = parts.whole.images
+            net.normalize = Normalize(augment.moments(images)[0]) if images.dtype == np.uint8 else Normalize()
+        check_fits(net, config.model, parts)
         self.net: Any = net.to(ranks.device, memory_format=torch.channels_last)
         self.group = torch.from_numpy(parts.train.group).to(ranks.device)
         self.visited = self._visited()
@@ -91,7 +95,10 @@ class Training:
     def scale(self) -> dict[str, Any]:
         """What must be known to use the network."""
         normalize = self.net.normalize
-        return {"mean": normalize.mean, "std": normalize.std, "classes": self.parts.train.n_classes}
+        train = self.parts.train
+        return {
+            "mean": normalize.mean, "std": normalize.std, "classes": train.n_classes, "names": list(train.classes)
+        }  # fmt: skip
 
     # State
 
@@ -151,7 +158,7 @@ class Training:
         with _seeded(records.seed(config.seed, f"step {self.done}") + self.ranks.rank, self.ranks.device):
             for i, (x, y, at) in enumerate(batches):
                 self._set_lr(self.done * self.steps + i)
-                sums += self._step(x.contiguous(memory_format=torch.channels_last), y, at, i)
+                sums += self._step(_channels_last(x), y, at, i)
                 if i % CHECK_EVERY == 0 and not math.isfinite(self.ranks.total(sums[0].clone()).item()):
                     break
                 progress(self._status(), self.done * self.steps + i + 1, config.epochs * self.steps)
@@ -231,6 +238,29 @@ class Training:
                 progress(what, self.done * self.steps, config.epochs * self.steps)
                 row |= probe_features(self.net, parts, config.resamples)
         return row
+
+
+def check_fits(net: nn.Module, name: str, parts: Parts) -> None:
+    """Refuse a network that cannot take the images or has not an output for each class: one pass of two of them."""
+    shape, classes = parts.whole.images.shape[1:], parts.train.n_classes
+    two = torch.zeros(2, *shape)
+    try:
+        with untouched(net):
+            out = net(two)
+    except Exception as error:  # a network may raise anything
+        raise ValueError(
+            f"model={name} cannot take inputs of shape {tuple(shape)} ({first_line(error)}); "
+            "choose another model, or another size=."
+        ) from None
+    if not isinstance(out, Tensor) or out.shape != (2, classes):
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ValueError(
+            f"model={name} must return an output for each of {classes} classes, (2, {classes}), got {got}."
+        )
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def _exact(device: torch.device) -> torch.dtype:

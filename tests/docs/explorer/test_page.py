@@ -143,7 +143,9 @@ def test_the_lines_of_python_give_the_same_runs(explorer, settings):  # noqa: F8
     code = page.text("#python-code")
     assert len(code.splitlines()) == 10
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    ours = {name: [100 * float(share) for share in shares] for name, *shares in map(str.split, done.stdout.splitlines())}
+    ours = {
+        name: [100 * float(share) for share in shares] for name, *shares in map(str.split, done.stdout.splitlines())
+    }
     for side, start in (("left", "sgd"), ("right", "lsam")):
         shown = [float(page.text(f"#{side}-{kind}-error").removesuffix(" %")) for kind in ("hard", "easy", "all")]
         assert ours[settings.get(side, start)] == pytest.approx(shown, abs=0.05 + 1e-9)  # shown with one digit
