@@ -338,6 +338,25 @@ def test_targets_with_different_numbers_of_classes_are_fitted_as_if_alone():
             assert fit.bias == pytest.approx(alone.bias, abs=1e-5)
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e-6, 1e6, 1e30])
+def test_features_of_any_size_are_solved_and_none_in_silence(unit):
+    """Scaling the features and the penalty together changes nothing, also where single precision would overflow."""
+    x, y = problem(40, 100, 3)
+    a = softmax_regression(x, y, 3, [0.01])[0]
+    b = softmax_regression(unit * x, y, 3, [0.01 * unit**2])[0]
+    assert b.weight * unit == pytest.approx(a.weight, abs=1e-4)
+    assert (b.predict(unit * x) == a.predict(x)).all()
+
+
+def test_separable_features_with_a_tiny_penalty_end_too():
+    """The objective is so small that single precision cannot tell one step from the next."""
+    y = np.repeat([0, 1], 50)
+    x = np.random.default_rng(0).normal(size=(100, 30)) + 20 * y[:, None]
+    fit = softmax_regression(x, y, 2, [1e-9])[0]
+    best = softmax_regression(x, y, 2, [1e-9], tolerance=TIGHT)[0]
+    assert objective(fit, x, y, 1e-9) <= objective(best, x, y, 1e-9) * (1 + 1e-6)
+
+
 def test_a_tenth_is_apart_and_has_every_group():
     group = np.repeat([0, 1, 2], [100, 31, 2])
     rest, held = tenth(group, np.random.default_rng(0))

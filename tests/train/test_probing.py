@@ -18,7 +18,7 @@ CONFIG = appendix_b("fmnist-mnist", model=SMALLEST, epochs=1, examples=500, resa
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    return trees.dominoes(tmp_path_factory.mktemp("data"), train=120)
+    return trees.dominoes(tmp_path_factory.mktemp("data"), train=250)
 
 
 @pytest.fixture(scope="module")

@@ -54,10 +54,12 @@ def fit(
     features' probe errors, see :func:`samphire.train.judging.probe_features`. After DFR the validation errors are
     those of a head retrained on one half and tested on the other, because the final head is trained on all of it.
 
+    BatchNorm's running statistics are those of the weights they are stored with: before a network is judged, probed
+    or kept, they are taken anew from ten training batches. Weights kept before training have those they came with.
+
     The folder records a fingerprint of the examples; a run that was trained on others is refused.
 
-    Under torchrun the batch is shared among the processes. BatchNorm then uses the statistics of each share, and the
-    first process's running statistics are stored.
+    Under torchrun the batch is shared among the processes. In training, BatchNorm then uses the statistics of each share.
 
     Args:
         config: What to run.
