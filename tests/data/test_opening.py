@@ -246,14 +246,25 @@ def replaced(old, new):
     return lambda root: (root / "list.csv").write_text((root / "list.csv").read_text().replace(old, new))
 
 
+def outside(named):
+    """An image that is there, but beside the folder, listed by a name that leads to it."""
+
+    def spoil(root):
+        path = root.parent / "out.png"
+        path.write_bytes(png(3))
+        replaced("b003.png", named(path))(root)
+
+    return spoil
+
+
 FAULTS = {
     "no label": (lambda r: None, {"label": "brid"}, r"list.csv has no column 'brid' for the label; did you mean 'bird'\?"),
     "no attribute": (lambda r: None, {"features": ["plaec"]}, r"has no column 'plaec' for an attribute; did you mean 'place'"),
     "label unknown": (lambda r: None, {"label": None}, r"list.csv must say which column is the label, got bird, fold, place"),
     "one class": (replaced("landbird", "waterbird"), {}, r"bird has one value only, 'waterbird'; a label needs two"),
     "image gone": (lambda r: (r / "b003.png").unlink(), {}, r"list.csv line 4 lists b003.png, which is not in"),
-    "outside": (replaced("b003.png", "../b003.png"), {}, r"list.csv line 4 lists ../b003.png, which is not in"),
-    "outside, absolute": (replaced("b003.png", "/etc/passwd"), {}, r"list.csv line 4 lists /etc/passwd, which is not in"),
+    "outside": (outside(lambda path: "../out.png"), {}, r"list.csv line 4 lists ../out.png, which is not in"),
+    "outside, absolute": (outside(str), {}, r"list.csv line 4 lists /.*/out.png, which is not in"),
     "no name": (replaced("b003.png", ""), {}, r"list.csv line 4 names no image, but ''"),
     "part unknown": (replaced("val", "hold"), {}, r"list.csv line \d+: fold is 'hold', none of train, val, test"),
     "label missing": (replaced("waterbird", ""), {}, r"list.csv line \d+ has no bird; every example needs a label"),
@@ -268,8 +279,9 @@ FAULTS = {
 
 @pytest.mark.parametrize(("spoil", "asked", "message"), FAULTS.values(), ids=FAULTS)
 def test_faults_are_named_by_file_and_row(tmp_path, spoil, asked, message):
-    source, usual = csv_beside_images(tmp_path)
-    spoil(tmp_path)
+    (tmp_path / "set").mkdir()
+    source, usual = csv_beside_images(tmp_path / "set")
+    spoil(source)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         data.open(source, **{**usual, **asked})
 
