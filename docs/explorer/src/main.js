@@ -218,8 +218,9 @@ function listen() {
     $("#caption-title").textContent = preset.title;
     $("#caption-text").textContent = preset.text;
     applyPreset(preset, true);
-    goToCard();
+    if (wide()) goToCard();
   });
+  $("#caption-go").addEventListener("click", goToCard);
   $("#tour-open").addEventListener("click", () => showTour(0));
   $("#tour-close").addEventListener("click", closeTour);
   $("#tour-back").addEventListener("click", () => showTour(place - 1));

@@ -1,6 +1,7 @@
 // The charts: each makes axes, layers and a sentence from a frame. Color is the run; solid is where the update is
 // computed (the phantom parameter, or v*), dashed the real parameter; gray is the easy feature.
 
+import { kindOfRun } from "./reference.js";
 import { ALGORITHM_NAMES, climbs, usesStar } from "./settings.js";
 
 export const SIDES = ["left", "right"];
@@ -52,7 +53,7 @@ export const PICTURES = {
       { line: curve.map(({ rho, mean }) => [rho, 100 * mean]), kind: "gray thick" },
     ];
     for (const side of SIDES) {
-      const past = finished.filter((run) => run.side === side);
+      const past = finished.filter((run) => run.side === side && run.kind === kindOfRun(frame.settings));
       layers.push({ dots: past.map(({ rho, hard }) => [rho, 100 * hard, 3.2]), kind: `${side} past` });
     }
     frame.panes.forEach((pane, s) => {
@@ -179,7 +180,7 @@ function fit(frame, side, marked) {
       { line: [[0, y.from], [0, y.to]], kind: "gray dotted" },
       { line: [[x.from, 0], [x.to, 0]], kind: "gray dotted" },
       { dots: loses.map((i) => [...place(i), 2.4]), kind: "hollow" },
-      { dots: gains.map((i) => [...place(i), 2.6]), kind: SIDES[side] },
+      { dots: gains.map((i) => [...place(i), 2.6]), kind: `${SIDES[side]} past` },
       { dots: marked < 0 ? [] : [[...place(marked), 8]], kind: "ring" },
     ],
     label: `${nameOf(frame.panes[side])}: ${gains.length} of ${points.real.length} examples gain a share of the weight`,

@@ -1,8 +1,13 @@
 // The errors of ten seeds (results/toy/fig2.csv) that a run can be compared with.
 
-import { SETTINGS } from "./settings.js";
+import { SETTINGS, startSettings } from "./settings.js";
 
-const FREE = ["left", "right", "rho", "vStar", "chi", "seed"]; // all other settings must be at their start
+const FREE = ["left", "right", "rho", "vStar", "seed"]; // what may differ between runs in one picture of errors
+
+/** A text that is equal for settings whose errors belong in one picture. */
+export function kindOfRun(settings) {
+  return JSON.stringify(Object.keys(SETTINGS).map((name) => (FREE.includes(name) ? null : settings[name])));
+}
 
 /** `rows` are [chi, rho, mean, standard deviation] of the hard probe error after 100 epochs. */
 export class Reference {
@@ -16,8 +21,8 @@ export class Reference {
 
   /** Mean and band against rho for these settings, or null if they were not run. */
   curve(settings) {
-    const same = Object.keys(SETTINGS).every((name) => FREE.includes(name) || settings[name] === SETTINGS[name].start);
-    return same ? this.curves.get(settings.chi) ?? null : null;
+    const start = { ...startSettings(), chi: settings.chi };
+    return kindOfRun(settings) === kindOfRun(start) ? this.curves.get(settings.chi) ?? null : null;
   }
 
   /** Mean and band of one algorithm, linear between the radii that were run; null if there is none. */

@@ -3,6 +3,7 @@
 import { Chart } from "./chart.js";
 import { Field } from "./fields.js";
 import { PICTURES, SIDES, fixed, giniWords, nameOf, percent } from "./pictures.js";
+import { kindOfRun } from "./reference.js";
 import { climbs, usesStar } from "./settings.js";
 
 const SLICE_OF_DRAWING = 6; // milliseconds
@@ -50,7 +51,8 @@ export class Views {
   keep({ panes, settings }) {
     panes.forEach(({ algorithm, errors }, s) => {
       if (usesStar(algorithm)) return;
-      this.finished.push({ rho: climbs(algorithm) ? settings.rho : 0, hard: errors.at(-1).hard, side: SIDES[s] });
+      const rho = climbs(algorithm) ? settings.rho : 0, kind = kindOfRun(settings);
+      this.finished.push({ kind, rho, hard: errors.at(-1).hard, side: SIDES[s] });
     });
   }
 

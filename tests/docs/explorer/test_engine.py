@@ -50,7 +50,9 @@ def test_fifty_steps_are_equal(page, algorithm, train_head):
     config = config_of(algorithm, train_head=train_head, batch=7, lr=0.02)
     start = {name: t.double() for name, t in config.network().state_dict().items()}
     x, y = config.train_points(torch.float64)
-    order = torch.stack([torch.randperm(config.n, generator=torch.Generator().manual_seed(s))[:7] for s in range(STEPS)])
+    order = torch.stack(
+        [torch.randperm(config.n, generator=torch.Generator().manual_seed(s))[:7] for s in range(STEPS)]
+    )
 
     weights = stacked([start], torch.float64)
     ours = FeatureRuns(
@@ -73,7 +75,9 @@ def test_fifty_steps_are_equal(page, algorithm, train_head):
     for name, t in weights.items():
         assert (vector(theirs["weights"][name]) - t.flatten()).abs().max() < 1e-10, name
     for ours_now, now in zip(heads, theirs["heads"], strict=True):
-        assert torch.allclose(vector([now["real"], now["phantom"]]), torch.cat(ours_now).view(2, 2), atol=1e-10, rtol=0)
+        assert torch.allclose(
+            vector([now["real"], now["phantom"]]), torch.cat(ours_now).view(2, 2), atol=1e-10, rtol=0
+        )
     moved = (weights["phi.3.weight"][0] - start["phi.3.weight"]).abs().max()
     assert moved > 1e-3  # else the comparison says nothing
 
@@ -145,7 +149,9 @@ def test_epochs_and_measures_are_equal(page, algorithm):
     assert np.allclose(theirs["heads"]["real"], np.quantile(result.v, levels, axis=0).T, atol=1e-10)
     assert np.allclose(theirs["heads"]["rates"], np.quantile(result.phantom, levels, axis=0).T, atol=1e-10)
     assert np.allclose(theirs["heads"]["factor"], np.quantile(rates.factor, levels, axis=0).T, atol=1e-10)
-    assert np.allclose(theirs["heads"]["ratesRatio"], np.quantile(mechanisms.ratio(result.phantom), levels), atol=1e-8)
+    assert np.allclose(
+        theirs["heads"]["ratesRatio"], np.quantile(mechanisms.ratio(result.phantom), levels), atol=1e-8
+    )
 
     axis = 1.9 * ((2 * torch.arange(12) + 1) / 12 - 1)  # the middles of 12 cells
     height, width = torch.meshgrid(axis, axis, indexing="ij")
