@@ -9,9 +9,12 @@ const SHARE = { from: 0, to: 100 };
 const FACTOR_RANGE = { from: -0.5, to: 2 }, RATIO_RANGE = { from: 0, to: 4 };
 
 /** Numbers for people. */
-export const percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "–");
-export const fixed = (value, digits = 2) => (Number.isFinite(value) ? value.toFixed(digits).replace("-", "−") : "–");
+export const percent = (share) => `${fixed(100 * share, 1)} %`;
 export const nameOf = (pane) => ALGORITHM_NAMES[pane.algorithm];
+
+export function fixed(value, digits = 2) {
+  return Number.isFinite(value) ? value.toFixed(digits).replace("-", "−") : "–";
+}
 
 /** What a pane's second weights are. */
 export function usedName({ algorithm }) {
@@ -97,11 +100,12 @@ export const PICTURES = {
         { line: known.map((e) => [e.epoch, e.ratesRatio[1]]), kind: SIDES[s] },
       ];
     });
+    const say = (e) => `real ${fixed(e.realRatio[1])}, in updates ${fixed(e.ratesRatio[1])}`;
     return {
       x: epochs(frame),
       y: { label: "hard over easy", ...RATIO_RANGE },
       layers: [level(frame, 1), ...layers],
-      label: `Ratio of hard to easy. ${lastWords(frame, (e) => `real ${fixed(e.realRatio[1])}, in updates ${fixed(e.ratesRatio[1])}`)}`,
+      label: `Ratio of hard to easy. ${lastWords(frame, say)}`,
     };
   },
 
@@ -116,11 +120,12 @@ export const PICTURES = {
         ];
       });
     });
+    const say = (e) => `easy ${fixed(e.factor[0][1])}, hard ${fixed(e.factor[1][1])}`;
     return {
       x: epochs(frame),
       y: { label: "factor", ...FACTOR_RANGE },
       layers: [level(frame, 1), ...layers],
-      label: `Learning-rate factors. ${lastWords(frame, (e) => `easy ${fixed(e.factor[0][1])}, hard ${fixed(e.factor[1][1])}`)}`,
+      label: `Learning-rate factors. ${lastWords(frame, say)}`,
     };
   },
 
@@ -183,7 +188,7 @@ function fit(frame, side, marked) {
       { dots: gains.map((i) => [...place(i), 2.6]), kind: `${SIDES[side]} past` },
       { dots: marked < 0 ? [] : [[...place(marked), 8]], kind: "ring" },
     ],
-    label: `${nameOf(frame.panes[side])}: ${gains.length} of ${points.real.length} examples gain a share of the weight`,
+    label: `${nameOf(frame.panes[side])}: ${gains.length} of ${points.y.length} examples gain a share of the weight`,
   };
 }
 

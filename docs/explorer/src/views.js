@@ -85,7 +85,9 @@ export class Views {
   #writeErrors() {
     this.frame.panes.forEach((pane, s) => {
       const now = pane.errors.at(-1), side = SIDES[s];
-      for (const kind of ["hard", "easy", "all"]) this.#find(`#${side}-${kind}-error`).textContent = percent(now[kind]);
+      for (const kind of ["hard", "easy", "all"]) {
+        this.#find(`#${side}-${kind}-error`).textContent = percent(now[kind]);
+      }
       this.#find(`#${side}-collapsed`).hidden = now.epoch < this.frame.settings.epochs || now.loss <= COLLAPSED;
       for (const title of this.root.querySelectorAll(`[data-name=${side}]`)) title.textContent = nameOf(pane);
     });
