@@ -13,9 +13,9 @@ const GRIDS = [24, 44]; // points along a side of the easy and of the hard plane
 const SLICE = 25; // milliseconds of training between two looks at the messages
 const FRAME = 150; // milliseconds between two frames
 
-/** Whether the errors are measured after this epoch: each of the first 20, every second of the next 20, and so on. */
+/** Whether the errors are measured after this epoch: each of the first 12, every second of the next 12, and so on. */
 export function measuredAfter(epoch) {
-  return Number.isInteger(epoch) && epoch % Math.ceil(epoch / 20) === 0;
+  return Number.isInteger(epoch) && epoch % Math.ceil(epoch / 12) === 0;
 }
 
 /** One of the two runs, with the history that the page draws. */

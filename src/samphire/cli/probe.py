@@ -10,7 +10,22 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
-from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target
+from samphire.cli.options import (
+    AsJson,
+    Cache,
+    Data,
+    Features,
+    Image,
+    Label,
+    Model,
+    Root,
+    Run,
+    Size,
+    Split,
+    Target,
+    Trust,
+)
+from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.probes.compare import compare
 from samphire.report import probing
@@ -21,6 +36,10 @@ def probe(
     run: Run,
     data: Data = None,
     root: Root = Path("data"),
+    image: Image = None,
+    label: Label = None,
+    split: Split = None,
+    features: Features = None,
     model: Model = None,
     target: Target = None,
     feature: Annotated[str | None, typer.Option(help="One feature instead of all.")] = None,
@@ -30,12 +49,16 @@ def probe(
     size: Size = None,
     cache: Cache = None,
     out: Annotated[Path | None, typer.Option(help="Write a picture, with learning curves, to this PNG file.")] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Say which features a network has learned: probe errors beside controls, and errors by group."""
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} to write {out.name} in; make it first.")
-    trained = saved_network(run, data=data, model=model, layer=layer, target=target, initial=pretrained, size=size)
+    own = own_data(data, image, label, split, features)
+    trained = saved_network(
+        run, trust=trust, data=data, own=own, model=model, layer=layer, target=target, initial=pretrained, size=size
+    )
     with bar() as progress:
         parts = trained.parts(root, cache, progress)
         result = compare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from samphire.data.cache import decoded
 from samphire.data.split import Split
 from samphire.progress import Progress, silent
 
-__all__ = ["Parts", "at_size", "load_parts", "some"]
+__all__ = ["Parts", "at_size", "known", "load_parts", "some"]
 
 PROBED_ON = {"probe_train": "probe_test", "target_train": "target_test", "val": "test"}
 ROOM = 4 / 3  # side of the stored images, in sides of the network's, where these are random crops
@@ -45,8 +46,9 @@ class Parts:
 
 def load_parts(
     name: str,
-    root: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
     *,
+    splits: Mapping[str, Split] | None = None,
     size: int = 96,
     target: str | None = None,
     augment: bool = False,
@@ -60,6 +62,7 @@ def load_parts(
     Args:
         name: Of the data set.
         root: Its folder, or the one above it.
+        splits: The parts as opened, instead of a root.
         size: Side of the network's images, for sets of image files.
         target: Domain to transfer to, for sets with domains.
         augment: Store the training images larger, for random crops.
@@ -68,23 +71,29 @@ def load_parts(
         cache: Folder for decoded images; the user's cache by default.
         progress: Called with what is done, the images done and those to do.
     """
-    parts = data.load(name, root, target=target)
-    tested = next((PROBED_ON[part] for part in PROBED_ON if part in parts), None)
-    if tested is None:
-        raise ValueError(f"{name} has one feature only; take a set with two, such as fmnist-mnist.")
-    trained = next(part for part in PROBED_ON if part in parts)
+    parts = data.load(name, _given(root), target=target) if splits is None else splits
+    missing = [part for part in ("train", "val", "test") if part not in parts]
+    if missing:
+        raise ValueError(
+            f"{name} has no {' and no '.join(missing)} part, only {', '.join(parts)}; a run needs all three."
+        )
+    trained, tested = next(pair for pair in PROBED_ON.items() if pair[0] in parts)
     ready = partial(at_size, cache=cache, progress=progress)
     chosen = some(parts["train"], examples)
     whole = chosen if judged_only else ready(chosen, size)
     crops = augment and not judged_only and not isinstance(chosen.images, np.ndarray)
     others = {part: ready(parts[part], size) for part in dict.fromkeys(("val", "test", trained, tested))}
+    probed = {
+        part: others[part] if parts[part].known.all() else ready(known(parts[part]), size)
+        for part in (trained, tested)
+    }
     return Parts(
         train=ready(chosen, round(ROOM * size)) if crops else whole,
         whole=whole,
         val=others["val"],
         test=others["test"],
-        probe_train=others[trained],
-        probe_test=others[tested],
+        probe_train=probed[trained],
+        probe_test=probed[tested],
         domain=trained == "target_train",
     )
 
@@ -101,7 +110,7 @@ def some(split: Split, n: int | None) -> Split:
         return split
     if n > len(split):
         raise ValueError(f"examples must be at most the {len(split)} training examples, got {n}.")
-    group = split.group
+    group = split.group + 1  # 0 for examples that belong to none
     draw = np.random.default_rng(records.seed(0, "examples")).random(len(split))
     order = np.lexsort((draw, group))
     size = np.bincount(group)
@@ -109,6 +118,17 @@ def some(split: Split, n: int | None) -> Split:
     place = np.empty(len(split))
     place[order] = (rank + 0.5) / size[group[order]]  # a group's examples, evenly over 0 to 1
     return split.subset(np.sort(np.argsort(place, kind="stable")[:n]))
+
+
+def known(split: Split) -> Split:
+    """The examples of which every feature is known."""
+    return split.subset(np.flatnonzero(split.known))
+
+
+def _given(root: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    if root is None:
+        raise ValueError("a run needs its data: give root=, the folder of a built-in set, or parts=, your own.")
+    return root
 
 
 def at_size(

@@ -7,19 +7,23 @@ another rule of it is at the end: :func:`bind`, :func:`on`, :func:`with_rho`, :f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from numbers import Real
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from samphire import tree
+from samphire.checks import Range, check_number
 from samphire.optim import scopes
 from samphire.optim.schedules import Rho
 from samphire.optim.scopes import Scope
 from samphire.tree import Vector, unit
 
 Examples = slice | Tensor | None
+RADIUS = Range(least=0, below=1e38)  # what float32 can displace by
 
 __all__ = [
     "EVERYWHERE", "PER_EXAMPLE", "Asking", "At", "Climb", "Descent", "Examples", "Group", "Memory", "Metric", "Rule",
@@ -140,25 +144,49 @@ class Memory(dict[str, Any]):
         twin.parts = {key: part.copy() for key, part in self.parts.items()}
         return twin
 
+    def tensors(self) -> Iterator[Tensor]:
+        """All tensors a rule keeps."""
+        for value in self.values():
+            if isinstance(value, Vector):
+                yield from value.tensors.values()
+            elif isinstance(value, Tensor):
+                yield value
+        for part in self.parts.values():
+            yield from part.tensors()
+
     def state(self) -> dict[str, Any]:
         """As plain data, for a checkpoint."""
-        values = {k: v.dense() if isinstance(v, Vector) else v for k, v in self.items()}
+        values = {k: _whole_or_shard(v) if isinstance(v, Vector) else v for k, v in self.items()}
         return {"step": self.step, "values": values, "parts": {k: p.state() for k, p in self.parts.items()}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> Memory:
-        """The inverse of :meth:`state`, on the devices of the parameters in ``like``."""
+        """The inverse of :meth:`state`, on the devices of the parameters in ``like``, sharded as they are."""
         memory = cls(state["step"])
         for key, value in state["values"].items():
             if isinstance(value, Mapping):
-                value = Vector({name: t.to(like[name].device) for name, t in value.items()})
+                value = Vector({name: tree.like(t, like[name]) for name, t in value.items()})
             memory[key] = value
         memory.parts = {key: cls.from_state(part, like) for key, part in state["parts"].items()}
         return memory
 
 
+def _whole_or_shard(v: Vector) -> dict[str, Tensor]:
+    return {name: tree.local(t) for name, t in v.dense().items()}
+
+
 def _value(rho: Rho, t: int, lr: float | None) -> Any:
-    return rho(t, lr) if callable(rho) and not isinstance(rho, Tensor) else rho
+    """The radius of step ``t``; whatever gave it, it must be one."""
+    value = rho(t, lr) if callable(rho) and not isinstance(rho, Tensor) else rho
+    one = tree.number(value) if isinstance(value, Tensor) and value.ndim == 0 else value
+    if isinstance(one, Tensor) and one.ndim == 0:
+        return value  # on an accelerator or in vmap, where it cannot be read
+    check_number(f"rho at step {t}", float(one) if _is_real(one) else one, RADIUS)
+    return value if isinstance(value, Tensor) else float(value)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def sharpness_aware_gradient(
