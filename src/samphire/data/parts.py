@@ -7,17 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from samphire import data, records
+from samphire.checks import check_one_of
 from samphire.data.cache import decoded
+from samphire.data.paired import paired_anew
 from samphire.data.split import Split
 from samphire.progress import Progress, silent
 
-__all__ = ["Parts", "at_size", "known", "load_parts", "some"]
+__all__ = ["PROBE_ON", "Parts", "ProbeOn", "at_size", "known", "load_parts", "some"]
 
-PROBED_ON = {"probe_train": "probe_test", "target_train": "target_test", "val": "test"}
+ProbeOn = Literal["train", "val"]
+PROBE_ON = ("train", "val")
 ROOM = 4 / 3  # side of the stored images, in sides of the network's, where these are random crops
 
 
@@ -33,6 +37,7 @@ class Parts:
         probe_train: Where probes are trained.
         probe_test: Where they are tested.
         domain: Whether the probing parts are another domain.
+        probe_on: What ``probe_train`` is made of: ``"train"``, ``"val"``, or ``"target"`` for another domain.
     """
 
     train: Split
@@ -42,6 +47,7 @@ class Parts:
     probe_train: Split
     probe_test: Split
     domain: bool
+    probe_on: str
 
 
 def load_parts(
@@ -54,6 +60,7 @@ def load_parts(
     augment: bool = False,
     examples: int | None = None,
     judged_only: bool = False,
+    probe_on: ProbeOn = "val",
     cache: str | os.PathLike[str] | None = None,
     progress: Progress = silent,
 ) -> Parts:
@@ -68,33 +75,42 @@ def load_parts(
         augment: Store the training images larger, for random crops.
         examples: How many training examples to take, see :func:`some`; ``None`` for all.
         judged_only: Leave the training images encoded, for a run that is trained already.
+        probe_on: The probing set: ``"train"``, the images the network was trained on, or ``"val"``, images it never
+            saw; dominoes are paired anew. For sets with domains it is the target's training part.
         cache: Folder for decoded images; the user's cache by default.
         progress: Called with what is done, the images done and those to do.
     """
+    check_one_of("probing set", probe_on, PROBE_ON)
     parts = data.load(name, _given(root), target=target) if splits is None else splits
     missing = [part for part in ("train", "val", "test") if part not in parts]
     if missing:
         raise ValueError(
             f"{name} has no {' and no '.join(missing)} part, only {', '.join(parts)}; a run needs all three."
         )
-    trained, tested = next(pair for pair in PROBED_ON.items() if pair[0] in parts)
-    ready = partial(at_size, cache=cache, progress=progress)
+    ready = partial(at_size, size=size, cache=cache, progress=progress)
     chosen = some(parts["train"], examples)
-    whole = chosen if judged_only else ready(chosen, size)
+    domain = "target_train" in parts
+    whole = chosen if judged_only and (domain or probe_on != "train") else ready(chosen)
     crops = augment and not judged_only and not isinstance(chosen.images, np.ndarray)
-    others = {part: ready(parts[part], size) for part in dict.fromkeys(("val", "test", trained, tested))}
-    probed = {
-        part: others[part] if parts[part].known.all() else ready(known(parts[part]), size)
-        for part in (trained, tested)
-    }
+    val, test = ready(parts["val"]), ready(parts["test"])
+    if domain:
+        probe_train, probe_test = ready(parts["target_train"]), ready(parts["target_test"])
+    elif "probe_test" in parts:
+        fewer = probe_on == "train" and examples is not None
+        probe_train = paired_anew(chosen) if fewer else parts[f"probe_{probe_on}"]
+        probe_test = parts["probe_test"]
+    else:
+        pairs = {"train": (chosen, whole), "val": (parts["val"], val)}[probe_on], (parts["test"], test)
+        probe_train, probe_test = (part if raw.known.all() else ready(known(raw)) for raw, part in pairs)
     return Parts(
-        train=ready(chosen, round(ROOM * size)) if crops else whole,
+        train=ready(chosen, size=round(ROOM * size)) if crops else whole,
         whole=whole,
-        val=others["val"],
-        test=others["test"],
-        probe_train=probed[trained],
-        probe_test=probed[tested],
-        domain=trained == "target_train",
+        val=val,
+        test=test,
+        probe_train=probe_train,
+        probe_test=probe_test,
+        domain=domain,
+        probe_on="target" if domain else probe_on,
     )
 
 

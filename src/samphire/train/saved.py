@@ -15,12 +15,13 @@ from torch import nn
 from samphire import models
 from samphire.checks import hint
 from samphire.data.opening import Opened
-from samphire.data.parts import Parts, at_size, load_parts
+from samphire.data.parts import Parts, ProbeOn, at_size, load_parts
 from samphire.data.split import Split
 from samphire.models.loading import PACKAGES
 from samphire.models.weights import is_url
 from samphire.progress import Progress, silent
 from samphire.records.files import parsed
+from samphire.train.configs import DEFAULTS
 from samphire.train.examples import check_examples, splits_of
 from samphire.train.trained import load_weights
 
@@ -41,6 +42,8 @@ class SavedNetwork:
         size: Side of the images, for sets of image files.
         layer: Where its features are read; by default the input of the last linear layer.
         initial: Weights the training began with, see :func:`samphire.models.load`.
+        trained_on: How many training examples, see :func:`samphire.data.parts.some`.
+        probe_on: What probes are trained on, see :func:`samphire.data.parts.load_parts`.
         own: Data of one's own, see :func:`samphire.data.open`; ``None`` for a built-in set.
     """
 
@@ -51,12 +54,14 @@ class SavedNetwork:
     size: int = 96
     layer: str | None = None
     initial: str | None = None
+    trained_on: int | None = None
+    probe_on: ProbeOn = "val"
     own: Opened | None = None
 
     def parts(self, root: PathLike, cache: PathLike | None = None, progress: Progress = silent) -> Parts:
-        """The examples to judge it on; the training images stay encoded."""
-        where: dict[str, Any] = {"size": self.size, "cache": cache}
-        return load_parts(self.data, splits=self._splits(root), judged_only=True, progress=progress, **where)
+        """The examples to judge it on; the training images stay encoded unless probes are trained on them."""
+        chosen: Any = {"size": self.size, "examples": self.trained_on, "probe_on": self.probe_on, "cache": cache}
+        return load_parts(self.data, splits=self._splits(root), judged_only=True, progress=progress, **chosen)
 
     def examples(
         self, part: str, n: int, root: PathLike, cache: PathLike | None = None, progress: Progress = silent
@@ -115,8 +120,8 @@ def saved_network(path: PathLike, *, trust: bool = False, **settings: Any) -> Sa
     stored = parsed(config.read_bytes()) if config.exists() else {}
     if stored is None:
         raise ValueError(f"{config} is damaged: it holds no configuration; name what it should say with options.")
-    known = {name: stored.get(name) for name in ("data", "model", "target", "size", "layer")}
-    known["initial"] = stored.get("weights")
+    known = {name: stored.get(name) for name in ("data", "model", "target", "size", "layer", "probe_on")}
+    known |= {"initial": stored.get("weights"), "trained_on": stored.get("examples")}
     known |= {name: value for name, value in settings.items() if value is not None}
     own = settings.get("own")
     if own is not None:
@@ -130,7 +135,8 @@ def saved_network(path: PathLike, *, trust: bool = False, **settings: Any) -> Sa
                 f"{path} wants to {what} {known[name]!r}; if you know what that is, allow it by "
                 f"--{option} {known[name]}, or by --trust (in Python trust=True)."
             )
-    fields = {name: value for name, value in known.items() if value is not None}
+    usual = {"probe_on": DEFAULTS.get(str(known["data"]), {}).get("probe_on", "val")}
+    fields = usual | {name: value for name, value in known.items() if value is not None}
     return SavedNetwork(weights=path / "model.pt" if path.is_dir() else path, **fields)
 
 
