@@ -170,7 +170,7 @@ function showTour(step) {
   $("#controls").open = false;
   $("#tour-count").textContent = `Step ${step + 1} of ${TOUR.length}`;
   $("#tour-title").textContent = title;
-  $("#tour-look").textContent = look;
+  $("#tour-look").textContent = unbroken(look);
   $("#tour-question").textContent = question;
   $("#tour-options").innerHTML = choices
     .map((text, k) => `<button type="button" data-option="${k}" aria-pressed="false">${text}</button>`)
@@ -190,9 +190,14 @@ function answer(option) {
     button.classList.toggle("right-answer", k === right);
     button.classList.toggle("wrong-answer", k === option && k !== right);
   }
-  $("#tour-why").textContent = `${option === right ? "Yes." : "Watch:"} ${why}`;
+  $("#tour-why").textContent = unbroken(`${option === right ? "Yes." : "Watch:"} ${why}`);
   if (!playing) toggle();
   if (wide()) goToCard();
+}
+
+/** A text in which no line ends between a number and its unit or at an equals sign. */
+function unbroken(text) {
+  return text.replaceAll(" %", "\u00a0%").replaceAll(" = ", "\u00a0=\u00a0");
 }
 
 function closeTour() {
@@ -219,7 +224,7 @@ function listen() {
     closeTour();
     $("#caption").hidden = false;
     $("#caption-title").textContent = preset.title;
-    $("#caption-text").textContent = preset.text;
+    $("#caption-text").textContent = unbroken(preset.text);
     applyPreset(preset, true);
     if (wide()) goToCard();
   });
