@@ -32,7 +32,8 @@ export const PICTURES = {
     frame.panes.forEach((pane, s) => {
       const known = reference.at(frame.settings, pane.algorithm), last = pane.errors.at(-1);
       const course = (kind) => pane.errors.map((e) => [e.epoch, 100 * e[kind]]);
-      if (known) bands.push({ band: [0, to].map((x) => [x, 100 * known.low, 100 * known.high]), kind: SIDES[s] });
+      const across = ({ low, high }) => [0, to].map((x) => [x, 100 * low, 100 * high]);
+      for (const kind of known ? ["hard", "easy"] : []) bands.push({ band: across(known[kind]), kind: SIDES[s] });
       easy.push({ line: course("easy"), kind: `${SIDES[s]} thin` });
       hard.push({ line: course("hard"), kind: `${SIDES[s]} thick` });
       hard.push({ dots: [[last.epoch, 100 * last.hard, 4]], kind: SIDES[s] });
@@ -52,8 +53,8 @@ export const PICTURES = {
   radius(frame, { reference, finished }) {
     const curve = reference.curve(frame.settings) ?? [];
     const layers = [
-      { band: curve.map(({ rho, low, high }) => [rho, 100 * low, 100 * high]), kind: "gray" },
-      { line: curve.map(({ rho, mean }) => [rho, 100 * mean]), kind: "gray thick" },
+      { band: curve.map(({ rho, hard }) => [rho, 100 * hard.low, 100 * hard.high]), kind: "gray" },
+      { line: curve.map(({ rho, hard }) => [rho, 100 * hard.mean]), kind: "gray thick" },
     ];
     for (const side of SIDES) {
       const past = finished.filter((run) => run.side === side && run.kind === kindOfRun(frame.settings));

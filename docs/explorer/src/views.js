@@ -123,7 +123,7 @@ export class Views {
     const { settings, panes } = this.frame;
     const any = panes.some(({ algorithm }) => this.reference.at(settings, algorithm));
     this.#find("#band-note").textContent = any
-      ? "Bands: where the hard error of ten seeds ends, mean ± standard deviation."
+      ? "Bands: where ten seeds end, hard and (thin, at the bottom) easy; mean ± standard deviation."
       : "No band: ten seeds were run for SGD and LSAM at χ = 180° to 540°, ρ ≤ 2, all else as at the start.";
     this.#find("#gini").textContent = `${giniWords(this.frame)}.`;
   }
