@@ -284,7 +284,7 @@ def test_a_damaged_image_is_named_with_its_row(tmp_path):
 
 
 REFUSED = {
-    "nothing there": ("no-such-set", {}, r"there is no data set and no folder 'no-such-set'"),
+    "nothing there": ("no-such-set", {}, r"no data set is named 'no-such-set'; .* there is no such folder either"),
     "a number": (7, {}, r"data must be a folder, a mapping of arrays, a frame"),
     "no inputs": ({"label": [0, 1]}, {}, r"the data must say which column has the images' file names, got label"),
     "lengths": ({**arrays(), "label": [0, 1]}, {}, r"must have one entry for each example in every array, got image 60, label 2"),

@@ -53,6 +53,8 @@ def test_an_example_without_a_feature_has_no_group():
 REFUSED = {
     "a fraction": (lambda: Split(IMAGES, [0.5, 1, 0], {}), "label must be classes, words or whole numbers from 0, got 0.5 in row 0"),
     "nan": (lambda: Split(IMAGES, [0, float("nan"), 1], {}), "label must be classes, words or whole numbers from 0, got None in row 1"),
+    "infinite": (lambda: Split(IMAGES, [0, float("inf"), 1], {}), "label must be classes, words or whole numbers from 0, got inf in row 1"),
+    "huge": (lambda: Split(IMAGES, [0, 10**30, 1], {}), "label must be classes, words or whole numbers from 0, got 10+ in row 1"),
     "negative": (lambda: Split(IMAGES, [0, -1, 1], {}), "label must be whole numbers from 0, got -1 in row 1"),
     "beyond names": (lambda: Split(IMAGES, [0, 2, 1], {}, classes=("a", "b")), "label must be whole numbers from 0 to 1, got 2 in row 1"),
     "unknown word": (lambda: Split(IMAGES, ["a", "c", "b"], {}, classes=("a", "b")), "label is 'c' in row 1, which is none of a, b"),
@@ -94,7 +96,7 @@ def test_gaps_are_known_in_every_spelling():
         ([True, False, None], [1, 0, -1], ("0", "1")),
         (["1.0", "0.0", "1.0"], [1, 0, 1], ("0", "1")),
         (
-            ["90000000000000000001", "90000000000000000002", ""],
+            ["90000000000000000001", "90000000000000000002", None],
             [0, 1, -1],
             ("90000000000000000001", "90000000000000000002"),
         ),

@@ -155,9 +155,7 @@ def test_every_command_takes_a_folder(birds, tmp_path):
 def test_columns_are_for_data_of_ones_own():
     result = call("train", "waterbirds", "--label", "y")
     assert "--label is for data of your own, got 'y'" in str(result.exception)
-    assert "there is no data set and no folder 'waterbird'; did you mean 'waterbirds'?" in str(
-        call("train", "waterbird").exception
-    )
+    assert "no data set is named 'waterbird'; did you mean 'waterbirds'?" in str(call("train", "waterbird").exception)
 
 
 def test_own_data_have_settings():

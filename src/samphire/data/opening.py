@@ -128,8 +128,8 @@ def _refuse_columns(source: str, **columns: Any) -> None:
 def _known(path: Path, image: str | None) -> Rows:
     if not path.exists() and path.name == str(path):
         raise ValueError(
-            f"there is no data set and no folder {str(path)!r}; {hint(path, [*SETS, *PAIRED])} "
-            "Your own data are a folder, see samphire.data.open."
+            f"no data set is named {str(path)!r}; {hint(path, [*SETS, *PAIRED])} "
+            "For data of your own, there is no such folder either."
         )
     return read_folder(path, image)
 
