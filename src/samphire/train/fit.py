@@ -58,7 +58,8 @@ def fit(
 
     The folder records a fingerprint of the examples; a run that was trained on others is refused.
 
-    Under torchrun the batch is shared among the processes. In training, BatchNorm then uses the statistics of each share.
+    Under torchrun the batch is shared among the processes; in training, BatchNorm then uses the statistics of each
+    share.
 
     Args:
         config: What to run.

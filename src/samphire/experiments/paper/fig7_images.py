@@ -1,8 +1,8 @@
 """Figure 7 on real networks: which of LSAM's two effects lowers the hard feature's error, and what SAM adds.
 
 The analysis, fixed before the runs. One-pass LSAM is split at the head (``lsam(effects=...)``): into the features
-goes v_b' (p(v_a) - y), with the phantom head for v_a alone (importance weights), for v_b alone (learning rates) or for
-both. The rest of each training is the same: learning rate, radius, seeds, initial weights, order of the batches.
+goes v_b' (p(v_a) - y), with the phantom head for v_a alone (importance weights), for v_b alone (learning rates) or
+for both. The rest of each training is the same: learning rate, radius, seeds, initial weights, order of the batches.
 
 - Outcome: the hard feature's probe error on test examples, in percent. Which feature is hard is decided by SGD's mean
   error. Probes are those of table 1.
