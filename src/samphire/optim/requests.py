@@ -282,7 +282,6 @@ class LossOfOutputs:
 
 def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callable[[At], Any]:
     """The answers of a pure loss function."""
-    by_way_of_outputs = isinstance(loss, LossOfOutputs)
     before: list[Tensor] = []  # the output gradient of the last request
 
     def answer(request: At) -> Any:
@@ -296,10 +295,11 @@ def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callabl
             return (losses if request.weights is None else losses * request.weights).mean(), losses
 
         losses: Any = None
-        if by_way_of_outputs:
-            outputs, pulled_back = torch.func.vjp(lambda w: loss.outputs(w, *chosen), point)
+        if isinstance(loss, LossOfOutputs):
+            through, of_outputs = loss.outputs, loss.loss
+            outputs, pulled_back, *_ = torch.func.vjp(lambda w: through(w, *chosen), point)
             if request.output_gradient == "here":
-                output_gradient, losses = torch.func.grad(mean, has_aux=True)(outputs, loss.loss)
+                output_gradient, losses = torch.func.grad(mean, has_aux=True)(outputs, of_outputs)
                 before[:] = [output_gradient]
             (gradient,) = pulled_back(*before)
         elif request.output_gradient == "before":

@@ -158,7 +158,7 @@ def plots(rows: Sequence[Row]) -> list[Any]:
             places = [i for i, errors in enumerate(line) if errors]
             left.plot(places, [errors[0] for errors in line if errors], "o-", color="grey", alpha=0.5, markersize=3)
         left.set(ylabel="hard feature's probe error, %", title="one line for each seed")
-        left.set_xticks(range(len(sides)), [name.replace(" only", "\nonly") for name in sides], fontsize=7)
+        left.set_xticks(range(len(sides)), [name.replace(" ", "\n") for name in sides], fontsize=7)
         others = [algorithm for algorithm in sides if algorithm != SGD]
         for place, algorithm in enumerate(others):
             gain = _gain(sides, algorithm)
