@@ -21,7 +21,7 @@ from samphire.optim.requests import LossOfOutputs, Memory, Rule, bind, gradient_
 from samphire.optim.rules import RULES, rule_for_run
 from samphire.tree import Vector
 
-__all__ = ["Description", "Footprint", "Setting", "describe", "page", "paper", "table", "watch"]
+__all__ = ["Description", "Footprint", "Setting", "describe", "page", "paper", "section", "table", "watch"]
 
 STEPS = 12  # two periods of the rules that have one (k=5), and a little
 EXAMPLES = 32  # two parts for the rules that split a batch (m=16)
@@ -261,11 +261,12 @@ def page(descriptions: list[Description], picture: str, picture_text: str) -> st
         "Symbols: *w* weights, *g* clean gradient, ε displacement, ρ its length, *t* step from 0.",
     ]
     for d in descriptions:
-        lines += ["", *_section(d)]
+        lines += ["", *section(d)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _section(d: Description) -> Iterator[str]:
+def section(d: Description) -> Iterator[str]:
+    """One rule in Markdown, line by line."""
     yield f"## {d.name}"
     yield ""
     yield f"{_markdown(d.summary)} {_markdown(d.cost)}"

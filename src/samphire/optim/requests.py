@@ -282,6 +282,7 @@ class LossOfOutputs:
 
 def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callable[[At], Any]:
     """The answers of a pure loss function."""
+    parts = loss if isinstance(loss, LossOfOutputs) else None
     before: list[Tensor] = []  # the output gradient of the last request
 
     def answer(request: At) -> Any:
@@ -295,11 +296,10 @@ def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callabl
             return (losses if request.weights is None else losses * request.weights).mean(), losses
 
         losses: Any = None
-        if isinstance(loss, LossOfOutputs):
-            through, of_outputs = loss.outputs, loss.loss
-            outputs, pulled_back, *_ = torch.func.vjp(lambda w: through(w, *chosen), point)
+        if parts is not None:
+            outputs, pulled_back, *_ = torch.func.vjp(lambda w: parts.outputs(w, *chosen), point)
             if request.output_gradient == "here":
-                output_gradient, losses = torch.func.grad(mean, has_aux=True)(outputs, of_outputs)
+                output_gradient, losses = torch.func.grad(mean, has_aux=True)(outputs, parts.loss)
                 before[:] = [output_gradient]
             (gradient,) = pulled_back(*before)
         elif request.output_gradient == "before":

@@ -22,6 +22,7 @@ from samphire.train import checkpoints
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks, joined
 from samphire.train.examples import check_examples, note_examples, splits_of
+from samphire.train.judging import ProbeSettings, check_judgeable
 from samphire.train.methods import first_training, positions, retrain_head
 from samphire.train.trained import TrainedRun
 from samphire.train.training import Training
@@ -91,6 +92,8 @@ def _fit(
         elif not ranks.from_first(run.done):
             chosen: Any = {name: getattr(config, name) for name in ("size", "augment", "examples", "probe_on")}
             parts = load_parts(config.data, splits=splits, cache=cache, progress=progress, **chosen)
+            if "@" in config.data:  # own data may have groups of few examples, or none
+                check_judgeable(parts, ProbeSettings(config.resamples) if config.resamples else None)
             if config.method != "dfr":
                 visits = positions(config, before, parts, ranks.device)
                 _train(partial(Training, config, parts, ranks, visits), run, progress)

@@ -27,4 +27,4 @@ PAPER: tuple[Experiment, ...] = (
     SCOREBOARD_CIFAR_MNIST, THEORY,
 )  # fmt: skip
 
-__all__ = ["PAPER"]
+__all__ = ["PAPER", "SCOREBOARD"]
