@@ -98,24 +98,25 @@ class OnePass:
         self._check(p)
         head_alone = p.wrt is not None and p.wrt <= self.last.parameters
         p.thaw()
-        out = self._head_again(p, head_alone) if self._call is not None else self._whole(cut=head_alone)
+        out = self._head_again(p, head_alone) if self._call is not None else self._whole(p, cut=head_alone)
         if not head_alone:
             self._call = None  # this backward uses the body's graph up
         loss = self.loss(out)
         p.backward(loss, out)
         return loss
 
-    def _whole(self, cut: bool) -> Tensor:
+    def _whole(self, p: Pass, cut: bool) -> Tensor:
         """Run the model; if only the head's gradient is wanted, cut the body off and keep its graph."""
         with watching(self.last.head, cut) as call:
             out = self.forward()
-        call.inputs(self.last)
+        inputs = call.inputs(self.last)
         if out is not call.output:
             raise ValueError(
                 f"forward returned something else than the output of the head {self.last.name!r}; move what follows "
                 "the head into the loss, or name another head: last_layer(model, head=...)."
             )
         self._call = call if cut else None
+        p.feature_norm = _mean_norm(inputs)
         return out
 
     def _head_again(self, p: Pass, cut: bool) -> Tensor:
@@ -190,6 +191,14 @@ def watching(head: nn.Module, cut: bool = False) -> Iterator[_Call]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _mean_norm(inputs: tuple[Any, ...]) -> Tensor | None:
+    """The root of the mean squared norm of a batch of features, if that is what the head was given."""
+    if not inputs or not isinstance(inputs[0], Tensor) or inputs[0].ndim < 2:
+        return None
+    wide = torch.promote_types(inputs[0].dtype, torch.float32)
+    return torch.linalg.vector_norm(inputs[0].detach(), dtype=wide) / len(inputs[0]) ** 0.5
 
 
 def _cut_off(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -115,6 +115,7 @@ class Pass:
         scaler: The scaler in use, if any.
         radius: Length of the displacement, where the rule has computed it.
         loss: Set it, or use :meth:`backward`, to have the losses in ``opt.last``.
+        feature_norm: Set by a pass that knows the head's inputs: the root of their mean squared norm.
         with_outputs: Whether the rule needs the model's outputs in :meth:`backward`.
         output_gradients: The loss's derivative by these, one entry for each call of :meth:`backward`.
         before: The entries of the pass before, if the rule wants the outputs alone to be differentiated in this one.
@@ -134,6 +135,7 @@ class Pass:
     loss: Loss | None = None
     losses: list[Tensor] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
+    feature_norm: Tensor | None = None
     with_outputs: bool = False
     output_gradients: list[Tensor] = field(default_factory=list)
     before: list[Tensor] | None = None
