@@ -1,0 +1,171 @@
+"""What one SAM step would do to a batch, without training: importance weights at real and phantom parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from samphire import records
+from samphire.audits.seen import Seen
+from samphire.mechanisms import batch_weights, effective_sample_size, gini, lorenz
+from samphire.optim.requests import Rule
+from samphire.optim.rules import sam
+from samphire.probes.groups import Codes
+from samphire.probes.logistic import Linear
+
+__all__ = ["RHOS", "Spread", "Upweighting", "propose", "spread_of", "upweighting"]
+
+RHOS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+BATCH = 128
+MOST = 2048  # training examples that are weighed
+STILL_A_CLASSIFIER = 0.5
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the importance weights of a batch are spread, at one radius.
+
+    Args:
+        rho: The radius; 0 for the real parameters.
+        gini: 0 if all examples weigh the same, near 1 if one has everything.
+        effective: Effective sample size as a share of the batch.
+        mean: Mean weight, one minus the mean probability of the true class.
+        share: By group: its share of all weight.
+        lorenz: The curve at 0, 1/50, ..., 1: the share of weight that the lightest examples hold.
+    """
+
+    rho: float
+    gini: float
+    effective: float
+    mean: float
+    share: Mapping[str, float]
+    lorenz: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Upweighting:
+    """What a SAM step would do to batches of the training part.
+
+    Args:
+        rule: What is perturbed, in words.
+        spreads: The real parameters first, then the radii in rising order.
+        frequency: Each group's share of the examples.
+        proposed: A radius, and the reason.
+        gain: By position of the example in the training part: phantom over real share of its batch's weight, at the
+            proposed radius.
+        n: Examples weighed, in batches of :data:`BATCH`.
+    """
+
+    rule: str
+    spreads: tuple[Spread, ...]
+    frequency: Mapping[str, float]
+    proposed: tuple[float, str]
+    gain: Mapping[int, float]
+    n: int
+
+
+def upweighting(
+    train: Seen, head: Linear, group: Codes, names: Sequence[str], rhos: Sequence[float] = RHOS
+) -> Upweighting:
+    """Weigh training examples before and after one perturbation of the head, as LSAM makes it, batch by batch.
+
+    The body is frozen, so all radii cost no more than its features, which the audit has read already.
+
+    Args:
+        train: The training part, or the examples of it that were read.
+        head: From features to logits.
+        group: Of each example.
+        names: Of the groups.
+        rhos: Radii to try, in rising order.
+    """
+    order = np.random.default_rng(records.seed(0, "batches")).permutation(len(train))[:MOST]
+    order = order[: max(len(order) // BATCH * BATCH, min(len(order), BATCH))]
+    layer = nn.utils.skip_init(nn.Linear, head.weight.shape[1], head.weight.shape[0], dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(np.asarray(head.weight, np.float64)))
+        layer.bias.copy_(torch.from_numpy(np.asarray(head.bias, np.float64)))
+    batches = [
+        (torch.from_numpy(np.asarray(train.features[rows], np.float64)), torch.from_numpy(train.split.label[rows]))
+        for rows in np.array_split(order, max(len(order) // BATCH, 1))
+    ]
+    weighed = {rho: batch_weights(layer, _rule(rho), batches) for rho in rhos}
+    mine = group[order]
+    first = next(iter(weighed.values()))
+    spreads = [spread_of(0.0, first.real.numpy(), first.batch.numpy(), mine, names)]
+    spreads += [spread_of(rho, w.phantom.numpy(), w.batch.numpy(), mine, names) for rho, w in weighed.items()]
+    proposed = propose(spreads)
+    chosen = weighed[proposed[0]]
+    gain = _share(chosen.phantom.numpy(), chosen.batch.numpy()) / np.maximum(
+        _share(chosen.real.numpy(), chosen.batch.numpy()), 1e-300
+    )
+    frequency = {name: float(np.mean(mine == g)) for g, name in enumerate(names) if (mine == g).any()}
+    return Upweighting(
+        "the last layer (LSAM)",
+        tuple(spreads),
+        frequency,
+        proposed,
+        dict(zip(order.tolist(), gain.tolist(), strict=True)),
+        len(order),
+    )
+
+
+def _rule(rho: float) -> Rule:
+    return sam(rho=rho)
+
+
+def spread_of(
+    rho: float, weights: NDArray[Any], batch: NDArray[Any], group: Codes, names: Sequence[str]
+) -> Spread:
+    """The spread of importance weights: means over batches.
+
+    Example:
+        >>> even = spread_of(0.0, np.ones(4), np.zeros(4, int), np.array([0, 0, 0, 1]), ["a", "b"])
+        >>> even.gini, even.effective, even.share
+        (0.0, 1.0, {'a': 0.75, 'b': 0.25})
+    """
+    per_batch = [torch.from_numpy(weights[batch == b]) for b in np.unique(batch)]
+    grid = np.linspace(0, 1, 51)
+    curves = [np.interp(grid, np.linspace(0, 1, len(w) + 1), lorenz(w).numpy()) for w in per_batch]
+    share = _share(weights, batch)
+    total = share.sum()
+    return Spread(
+        rho,
+        float(np.mean([gini(w).item() for w in per_batch])),
+        float(np.mean([effective_sample_size(w).item() / len(w) for w in per_batch])),
+        float(weights.mean()),
+        {name: float(share[group == g].sum() / total) for g, name in enumerate(names) if (group == g).any()},
+        tuple(np.mean(curves, 0).tolist()),
+    )
+
+
+def propose(spreads: Sequence[Spread]) -> tuple[float, str]:
+    """A radius: the largest at which the perturbed network still gives the true class half the probability on average.
+
+    Beyond it the gradient is read where the network no longer classifies. If no radius qualifies it is the smallest.
+
+    Args:
+        spreads: The real parameters first, then the radii in rising order.
+    """
+    real, radii = spreads[0], spreads[1:]
+    usable = [s for s in radii if s.mean <= max(STILL_A_CLASSIFIER, real.mean)]
+    best = usable[-1] if usable else radii[0]
+    reason = (
+        f"the largest of {', '.join(f'{s.rho:g}' for s in radii)} at which the perturbed network still gives the true "
+        f"class {1 - best.mean:.0%} of the probability on average; it takes the Gini coefficient of the weights from "
+        f"{real.gini:.2f} to {best.gini:.2f}"
+        if usable
+        else f"the smallest tried: even there the true class is left {1 - best.mean:.0%} of the probability on average"
+    )
+    return best.rho, reason
+
+
+def _share(weights: NDArray[Any], batch: NDArray[Any]) -> NDArray[Any]:
+    """Each weight as a share of its batch's."""
+    shares: NDArray[Any] = weights / np.bincount(batch, weights)[batch]
+    return shares
