@@ -2,11 +2,12 @@
 # make bench  measure everything against its peers   make format  let ruff rewrite the files
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALLED := .venv/installed
 READY := .venv/ready
 
 .PHONY: demo test bench format clean
 
-demo: $(READY)
+demo: $(INSTALLED)
 	$(BIN)/samphire reproduce
 
 test: $(READY)
@@ -22,10 +23,17 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Two marks: installed to be used, and ready to be worked on. Only the second has the tools and peers of the tests.
+INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(INSTALL) .
+	touch $(INSTALLED)
+
 $(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $(READY)
+	$(INSTALL) ".[dev]"
+	touch $(READY) $(INSTALLED)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

@@ -7,6 +7,8 @@ import torch
 
 from samphire.optim import requests, rules
 
+pytest_plugins = ["browser"]  # tests/browser.py
+
 
 @pytest.fixture(autouse=True)
 def names_in_examples(doctest_namespace: dict[str, Any]) -> None:
