@@ -1,0 +1,69 @@
+"""An audit as one self-contained page, from the templates of this folder and the house's own."""
+
+from __future__ import annotations
+
+import base64
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from samphire import records
+from samphire.audits import figures, tables, words
+from samphire.audits.results import Audit
+from samphire.report.cells import show
+from samphire.report.pictures import PIXELS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["html", "write"]
+
+
+def html(audit: Audit) -> str:
+    """The page: no script, no font, no image file; every text is escaped."""
+    return environment().get_template("audit.html").render(
+        audit=audit, verdict=audit.judged, figures=figures, tables=tables
+    )
+
+
+def write(audit: Audit, path: str | os.PathLike[str]) -> Path:
+    """Write the page, whole or not at all; the folder is made if absent."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        records.write_atomic(path, html(audit).encode())
+    except OSError as error:
+        message = f"cannot write the page to {path}: {error.strerror}; choose another place."
+        raise type(error)(error.errno, message) from None
+    return path
+
+
+@cache
+def environment() -> Environment:
+    """Templates of this folder, then the report's; whatever is put into them is escaped."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader("samphire.audits"), PackageLoader("samphire.report")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "base64": lambda image: base64.b64encode(image).decode(),
+        "between_percent": words.between_percent,
+        "percent": words.percent,
+        "show": show,
+        "size": _size,
+    }
+    return made
+
+
+def _size(image: bytes) -> tuple[int, int]:
+    """Width and height of a PNG image in CSS pixels, from its header."""
+    width, height = (int.from_bytes(image[i : i + 4], "big") for i in (16, 20))
+    return width // PIXELS, height // PIXELS
+
+
