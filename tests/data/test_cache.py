@@ -29,7 +29,7 @@ class Counted(Files):
 
 def split_of(files):
     label = np.arange(len(files))
-    return Split(files, label, {"a": label % 2}, ids=label + 50, classes=("x", "y"), values={"a": ("0", "1")})
+    return Split(files, label, {"a": label % 2}, ids=label + 50, classes=tuple(map(str, label)), values={"a": ("0", "1")})
 
 
 def left_in(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from samphire.data.drawing import chosen
 from samphire.data.files import Encoded, Files
 from samphire.data.layouts import DataSet, Layout, Parts, same_name
 from samphire.data.parquet import Columns, hugging_face
@@ -91,17 +91,17 @@ def arrange(
     if target is None or same_name(target) not in known:
         raise ValueError(f"target must be one of the domains {', '.join(names)}, got {target!r}.")
     everywhere = np.ones(len(whole), bool)
-    held = _chosen(whole, everywhere, 0.2, f"test:{seed}") if lists is None else _listed(whole, Path(lists))
-    val = _chosen(whole, ~held, 0.1, f"val:{seed}")
+    held = chosen(whole.group, everywhere, 0.2, f"test:{seed}") if lists is None else _listed(whole, Path(lists))
+    val = chosen(whole.group, ~held, 0.1, f"val:{seed}")
     inside = domain == known[same_name(target)]
-    chosen = {
+    masks = {
         "train": ~inside & ~held & ~val,
         "val": ~inside & val,
         "test": ~inside & held,
         "target_train": inside & ~held,
         "target_test": inside & held,
     }
-    return {name: whole.subset(np.flatnonzero(mask)) for name, mask in chosen.items()}
+    return {name: whole.subset(np.flatnonzero(mask)) for name, mask in masks.items()}
 
 
 def _by_domain(parts: Parts) -> Parts:
@@ -124,16 +124,6 @@ def _merged(parts: Parts, classes: tuple[str, ...], domains: tuple[str, ...]) ->
     """The single part of a Hugging Face repository, sorted as the folders are."""
     split = parts["train"]
     return _ordered(split.images, np.stack([split.features["domain"], split.label], 1), classes, domains)
-
-
-def _chosen(whole: Split, among: NDArray[np.bool_], share: float, purpose: str) -> NDArray[np.bool_]:
-    """A share of each class of each domain: the positions in it with the smallest hashes."""
-    chosen = np.zeros(len(whole), bool)
-    for group in np.unique(whole.group):
-        rows = np.flatnonzero((whole.group == group) & among)
-        keys = [hashlib.sha256(f"{purpose}:{group}:{k}".encode()).digest() for k in range(len(rows))]
-        chosen[rows[np.argsort(keys)[: round(share * len(rows))]]] = True
-    return chosen
 
 
 def _listed(whole: Split, folder: Path) -> NDArray[np.bool_]:
