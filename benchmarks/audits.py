@@ -64,7 +64,10 @@ def main(audits=200):
     inside = []
     for seed in range(audits // 2):
         seen = case(seed, 0.9)
-        inside += [c.interval[0] <= c.after <= c.interval[1] for c in remedy(seen["val"], seen["test"], "bird", "place").cells]
+        inside += [
+            c.interval[0] <= c.after <= c.interval[1]
+            for c in remedy(seen["val"], seen["test"], "bird", "place").cells
+        ]
     show("remedy: measured within the interval", sum(inside), len(inside))
 
 

@@ -43,10 +43,10 @@ def map_of(audit: Audit) -> bytes:
                 axes.plot([], [], marker, color="#555555", alpha=0.7, label=control)
         axes.axhline(chance, color="#777777", linewidth=1, linestyle=":")
         style: Any = {"fontsize": 9, "color": "#777777", "style": "italic", "transform": axes.transAxes}
-        axes.text(0.985, 0.02, "used", ha="right", va="bottom", **style)
-        axes.text(0.015, 0.02, "known but unused", va="bottom", **style)
-        axes.text(0.985, 0.88, "lost, yet followed", ha="right", va="top", **style)
-        axes.text(0.015, 0.88, "lost or never learned", va="top", **style)
+        axes.text(0.985, 0.98, "used", ha="right", va="top", **style)
+        axes.text(0.015, 0.98, "known but unused", va="top", **style)
+        axes.text(0.985, 0.13, "lost, yet followed", ha="right", va="bottom", **style)
+        axes.text(0.015, 0.13, "lost or never learned", va="bottom", **style)
         axes.set(xlabel="reliance: how much predictions follow it", ylabel="probe error (guessing: dotted)")
         left = min([-0.06] + [i[0] for *_, i in features if not np.isnan(i[0])])
         axes.set_xlim(left, 1.12)
@@ -98,7 +98,14 @@ def curve(audit: Audit) -> bytes:
         sizes = list(probes)
         mean = np.array([p.mean for p in probes.values()])
         low, high = np.array([p.interval for p in probes.values()]).T
-        axes.errorbar(sizes, mean, [np.maximum(mean - low, 0), np.maximum(high - mean, 0)], fmt="o-", capsize=3, label="equal-group")
+        axes.errorbar(
+            sizes,
+            mean,
+            [np.maximum(mean - low, 0), np.maximum(high - mean, 0)],
+            fmt="o-",
+            capsize=3,
+            label="equal-group",
+        )
         axes.plot(sizes, [max(g.error for g in p.groups) for p in probes.values()], "s--", label="worst-group")
         axes.set(xscale="log", xlabel="labeled examples of each group", ylabel="test error after the remedy")
         axes.set_xticks(sizes, [str(n) for n in sizes], minor=False)

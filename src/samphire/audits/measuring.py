@@ -14,7 +14,7 @@ from samphire.audits.reliance import MARGIN, erasures, label_reliance, reliance
 from samphire.audits.remedy import Remedy, remedy
 from samphire.audits.results import Attribute, Audit, Label
 from samphire.audits.seen import Crossing, Seen, check_parts, crossing, head_from, named
-from samphire.audits.upweighting import upweighting
+from samphire.audits.upweighting import Upweighting, upweighting
 from samphire.probes.groups import Errors, errors, joint_groups
 from samphire.probes.logistic import Linear
 from samphire.progress import Progress, silent, stretch
@@ -65,11 +65,12 @@ def audit_seen(
     found = _label(val, test, label, main, (controls or {}).get(main, {}), resamples)
     fixed, problem = _remedy(val, test, label, main, stretch(progress, 1 - 0.5 / steps, 1))
     notes = [] if head is not None else ["The logits are no linear function of the features, so nothing was erased."]
-    weighed = ()
+    weighed: tuple[Upweighting, ...] = ()
     if head is not None and "train" in seen:
         crossed = crossing(seen["train"].split, label, main)
         (codes,), names = joint_groups(crossed.split)
-        weighed = (upweighting(_rows(seen["train"], crossed), head, codes, names),)
+        one = upweighting(_rows(seen["train"], crossed), head, codes, names)
+        weighed = (replace(one, gain={int(crossed.rows[i]): gain for i, gain in one.gain.items()}),)
     return replace(
         audit,
         label=found,

@@ -22,8 +22,10 @@ __all__ = ["html", "write"]
 
 def html(audit: Audit) -> str:
     """The page: no script, no font, no image file; every text is escaped."""
-    return environment().get_template("audit.html").render(
-        audit=audit, verdict=audit.judged, figures=figures, tables=tables
+    return (
+        environment()
+        .get_template("audit.html")
+        .render(audit=audit, verdict=audit.judged, figures=figures, tables=tables)
     )
 
 
@@ -65,5 +67,3 @@ def _size(image: bytes) -> tuple[int, int]:
     """Width and height of a PNG image in CSS pixels, from its header."""
     width, height = (int.from_bytes(image[i : i + 4], "big") for i in (16, 20))
     return width // PIXELS, height // PIXELS
-
-

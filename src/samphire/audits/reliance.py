@@ -95,8 +95,9 @@ def reliance(test: Crossing, wrong: NDArray[np.bool_], aligned: Alignment, attri
     if not len(classes):
         nothing = (math.nan, math.nan)
         return Reliance(feature, math.nan, nothing, *nothing, (0, 0), "cannot be judged", source, smallest)
-    counts = [(int(sides[s][1][y]), int(sides[s][0][y]), -s / len(classes)) for y in classes for s in (1, -1)]
-    gap, interval = contrast(*zip(*counts, strict=True), level=1 - (1 - LEVEL) / attributes)  # type: ignore[call-overload]
+    both = [(y, s) for y in classes for s in (1, -1)]
+    counts = ([int(sides[s][i][y]) for y, s in both] for i in (1, 0))
+    gap, interval = contrast(*counts, [-s / len(classes) for _, s in both], level=1 - (1 - LEVEL) / attributes)
     means = {s: float(np.mean(sides[s][1][classes] / sides[s][0][classes])) for s in (1, -1)}
     totals = tuple(int(sides[s][0][classes].sum()) for s in (1, -1))
     judged = _JUDGMENT[verdict(interval, MARGIN)]

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from samphire import records
 from samphire.audits.seen import Crossing, Seen, crossing, some_of_each
+from samphire.optim.scopes import last_linear
 from samphire.probes import Probe, fitted_probe, learning_curve
 from samphire.probes.groups import Codes, GroupError
 from samphire.probes.logistic import Linear
@@ -16,7 +19,7 @@ from samphire.probes.resampling import members_of
 from samphire.progress import Progress, silent
 from samphire.statistics import Interval
 
-__all__ = ["Predicted", "Remedy", "predictive", "remedy"]
+__all__ = ["Predicted", "Remedy", "fixed_weights", "predictive", "remedy"]
 
 FOLDS = 5
 MOST = 6000  # rows of the validation part that the head is retrained on
@@ -133,9 +136,9 @@ def predictive(k: int, n: int, m: int, level: float = 0.95) -> Interval:
         >>> predictive(0, 10, 10)
         (0.0, 0.3)
     """
-    from scipy.stats import betabinom
+    from scipy import stats
 
-    law = betabinom(m, k + 0.5, n - k + 0.5)
+    law: Any = stats.betabinom(m, k + 0.5, n - k + 0.5)
     return float(law.ppf((1 - level) / 2)) / m, float(law.ppf((1 + level) / 2)) / m
 
 
@@ -154,3 +157,28 @@ def _folds(group: Codes) -> Codes:
     for members in members_of(group):
         fold[draw.permutation(members)] = np.arange(len(members)) % FOLDS
     return fold
+
+
+def fixed_weights(model: nn.Module, head: Linear) -> dict[str, Tensor]:
+    """The model's state dict with the retrained last layer in it; the model itself is not changed.
+
+    Args:
+        model: Its last Linear must have been given the features.
+        head: From :func:`remedy`.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+        >>> state = fixed_weights(model, Linear(np.ones((2, 3)), np.zeros(2)))
+        >>> state["1.weight"].sum().item(), state["1.bias"].tolist()
+        (6.0, [0.0, 0.0])
+    """
+    name = last_linear(model)
+    state = {key: value.detach().clone() for key, value in model.state_dict().items()}
+    weight, bias = head.weight, head.bias
+    if len(state[f"{name}.weight"]) == 1:  # a single logit is the difference of two
+        weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
+    if f"{name}.bias" not in state:
+        raise ValueError(f"the last layer {name!r} has no bias, so the retrained one does not fit; give it one.")
+    for key, value in ((f"{name}.weight", weight), (f"{name}.bias", bias)):
+        state[key].copy_(torch.from_numpy(np.ascontiguousarray(value)))
+    return state

@@ -15,9 +15,25 @@ __all__ = ["averages", "cells", "cooccurrence", "erased", "predicted", "probed",
 def summary(audit: Audit) -> Table:
     """Where label and attributes lie on the map."""
     label = audit.label
-    lines = [[label.name, "label", label.corner, *_probe(label.decodability), percent(label.reliance), between_percent(label.interval)]]
+    lines = [
+        [
+            label.name,
+            "label",
+            label.corner,
+            *_probe(label.decodability),
+            percent(label.reliance),
+            between_percent(label.interval),
+        ]
+    ]
     lines += [
-        [a.name, "attribute", a.corner, *_probe(a.decodability), percent(a.reliance.gap), between_percent(a.reliance.interval)]
+        [
+            a.name,
+            "attribute",
+            a.corner,
+            *_probe(a.decodability),
+            percent(a.reliance.gap),
+            between_percent(a.reliance.interval),
+        ]
         for a in audit.attributes
     ]
     return Table(["feature", "role", "corner", "probe error", "95 %", "reliance", "95 % "], lines, _SUMMARY)
@@ -61,8 +77,10 @@ def rows(audit: Audit) -> list[dict[str, Any]]:
 
 def probed(audit: Audit) -> Table:
     """Probe errors beside the controls."""
-    lines = []
-    for name, found in [(audit.label.name, audit.label.decodability)] + [(a.name, a.decodability) for a in audit.attributes]:
+    lines: list[list[Any]] = []
+    for name, found in [(audit.label.name, audit.label.decodability)] + [
+        (a.name, a.decodability) for a in audit.attributes
+    ]:
         if found.trained is None:
             lines.append([name, "this model", "–", found.problem, None])
             continue
@@ -105,7 +123,9 @@ def cooccurrence(a: Attribute) -> Table:
     """Counts of label and attribute."""
     lines = [[name, *map(int, row)] for name, row in zip(a.classes, a.association.counts, strict=True)]
     v, (low, high) = a.association.v, a.association.interval
-    return Table(["", *a.values], lines, f"Training examples together. Cramer's V {v:.2f} (95 %: {low:.2f} to {high:.2f}).")
+    return Table(
+        ["", *a.values], lines, f"Training examples together. Cramer's V {v:.2f} (95 %: {low:.2f} to {high:.2f})."
+    )
 
 
 def erased(a: Attribute) -> Table:
@@ -123,7 +143,14 @@ def predicted(audit: Audit) -> Table:
     return Table(
         ["group", "n test", "error now", "expected", "95 %", "measured"],
         [
-            [c.before.name, c.before.n, percent(c.before.error), percent(c.expected), between_percent(c.interval), percent(c.after)]
+            [
+                c.before.name,
+                c.before.n,
+                percent(c.before.error),
+                percent(c.expected),
+                between_percent(c.interval),
+                percent(c.after),
+            ]
             for c in audit.remedy.cells
         ],
         f"Expected: cross-fitted on the validation part, {audit.remedy.per_cell} examples of each group; the interval is "

@@ -119,9 +119,7 @@ def _rule(rho: float) -> Rule:
     return sam(rho=rho)
 
 
-def spread_of(
-    rho: float, weights: NDArray[Any], batch: NDArray[Any], group: Codes, names: Sequence[str]
-) -> Spread:
+def spread_of(rho: float, weights: NDArray[Any], batch: NDArray[Any], group: Codes, names: Sequence[str]) -> Spread:
     """The spread of importance weights: means over batches.
 
     Example:

@@ -44,7 +44,10 @@ def verdict_of(audit: Audit) -> Verdict:
         level, headline = "open", f"{_undecided(by['undecided'], by['cannot be judged'])}{marked}."
     else:
         names = listed([a.name for a in audit.attributes])
-        level, headline = "clear", f"No shortcut found: predictions of {audit.label.name} do not lean on {names}{marked}."
+        level, headline = (
+            "clear",
+            f"No shortcut found: predictions of {audit.label.name} do not lean on {names}{marked}.",
+        )
     sentences = [_cost(audit, a) for a in leaning or audit.attributes if not math.isnan(a.reliance.gap)]
     sentences += [_erasure(a) for a in leaning if a.erased]
     if leaning:

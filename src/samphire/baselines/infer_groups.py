@@ -44,8 +44,8 @@ def infer_groups(
     ``"eiil"``: two environments between which a biased model is as far from invariant as can be. Soft
     assignments :math:`q` maximize the IRM penalty
 
-    .. math:: \Big\|\nabla_w \textstyle\sum_i q_i\, \ell(w z_i, y_i)\Big\|^2
-              + \Big\|\nabla_w \sum_i (1 - q_i)\, \ell(w z_i, y_i)\Big\|^2 \quad\text{at } w = 1,
+    .. math:: \Big\|\nabla_w \textstyle\frac1n\sum_i q_i\, \ell(w z_i, y_i)\Big\|^2
+              + \Big\|\nabla_w \frac1n\sum_i (1 - q_i)\, \ell(w z_i, y_i)\Big\|^2 \quad\text{at } w = 1,
 
     with :math:`z` the biased model's logits.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from samphire.cli import data, probe, reproduce, rules, sharpness, sweep, train
+from samphire.cli import audit, data, probe, reproduce, rules, sharpness, sweep, train
 
 __all__ = ["app", "main"]
 
@@ -25,6 +25,9 @@ def samphire() -> None:
     """Sharpness-aware training and feature quality for PyTorch."""
 
 
+app.command(
+    epilog="Example:  samphire audit birds/ --model timm:resnet18 --weights model.pt --label bird --features place"
+)(audit.audit)
 app.command(epilog="Example:  samphire rules --json")(rules.rules)
 app.add_typer(data.app, name="data")
 app.command(epilog="Example:  samphire train cifar-mnist rule=sam rho=0.1 --root data")(train.train)

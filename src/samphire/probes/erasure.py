@@ -15,10 +15,10 @@ __all__ = ["Erasure", "erase", "erase_random"]
 
 @dataclass(frozen=True)
 class Erasure:
-    """An affine map :math:`r(x) = x - L R (x - \\mu)` of features, fitted by :func:`erase`.
+    r"""An affine map :math:`r(x) = x - L R (x - \mu)` of features, fitted by :func:`erase`.
 
     Args:
-        mean: :math:`\\mu` (d,).
+        mean: :math:`\mu` (d,).
         left: L (d, k).
         right: R (k, d).
     """
@@ -43,7 +43,7 @@ def erase(x: Any, concept: Codes, weights: Any = None, *, shrink: bool = False) 
 
     With :math:`Z` the concept's values as indicators and :math:`W = (\Sigma_{XX}^{1/2})^+`,
 
-    .. math:: r(x) = x - W^+ P\, W (x - \mu), \qquad P = \text{orthogonal projection onto the columns of } W \Sigma_{XZ}.
+    .. math:: r(x) = x - W^+ P\, W (x - \mu), \qquad P \text{ the orthogonal projection onto the columns of } W \Sigma_{XZ}.
 
     Afterwards :math:`\mathrm{Cov}(r(X), Z) = 0`, which is equivalent to: no linear classifier, under any convex loss,
     does better than the best constant one. Among all affine maps with this property r has the least
@@ -78,7 +78,9 @@ def erase(x: Any, concept: Codes, weights: Any = None, *, shrink: bool = False) 
     return _removed(mean, axes, s, (axes.T @ cross) / np.sqrt(s)[:, None])
 
 
-def erase_random(x: Any, rank: int, draw: np.random.Generator, weights: Any = None, *, shrink: bool = False) -> Erasure:
+def erase_random(
+    x: Any, rank: int, draw: np.random.Generator, weights: Any = None, *, shrink: bool = False
+) -> Erasure:
     """The control of :func:`erase`: as many directions, drawn evenly where the features are white.
 
     Args:

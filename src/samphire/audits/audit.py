@@ -1,0 +1,240 @@
+"""The front door: a model and data in, an audit out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import samphire.data
+from samphire import records
+from samphire.audits.decodability import RANDOM_WEIGHTS, probed_rows
+from samphire.audits.inference import CLUSTER, HOW, inferred, inferred_sheets
+from samphire.audits.measuring import audit_seen
+from samphire.audits.pictures import sheets
+from samphire.audits.reading import Reader, control_features, fingerprint, untrained
+from samphire.audits.results import Audit
+from samphire.audits.seen import Seen, two_columns
+from samphire.audits.upweighting import MOST
+from samphire.checks import check_one_of
+from samphire.data.opening import Opened
+from samphire.data.parts import at_size
+from samphire.data.split import Split
+from samphire.probes.logistic import Linear
+from samphire.progress import Progress, silent, stretch
+
+__all__ = ["audit"]
+
+PathLike = str | os.PathLike[str]
+
+
+def audit(
+    model: nn.Module | None,
+    data: Any,
+    *,
+    label: str | None = None,
+    features: Iterable[str] | str | None = None,
+    pretrained: nn.Module | None = None,
+    layer: str | None = None,
+    size: int = 224,
+    names: Mapping[str, str] | None = None,
+    images: bool = True,
+    folder: PathLike | None = None,
+    cache: PathLike | None = None,
+    progress: Progress = silent,
+) -> Audit:
+    """What a model leans on, what it costs, whether the real feature is there, and what to do.
+
+    Every example is read once. Features go to files, so memory does not grow with their number; with ``folder`` they stay
+    there, and an audit that was stopped goes on. The model is left exactly as it was.
+
+    Args:
+        model: Any classifier; ``None`` where the data have features and logits (an ``.npz`` file, arrays).
+        data: Whatever :func:`samphire.data.open` takes, or what it returned.
+        label: The label's name or column.
+        features: The attributes to audit; ``None`` for all there are, ``"none"`` to infer groups.
+        pretrained: The network that training began with, as one more control.
+        layer: Where features are read; by default the input of the last Linear.
+        size: Side to which image files are resized.
+        names: Of inferred groups, such as ``{"cluster1": "beach"}``.
+        images: Whether the page may show examples.
+        folder: Where features are kept.
+        cache: Folder of decoded images; the user's cache by default.
+        progress: Counts everything, in thousandths.
+
+    Example:
+        >>> from samphire.audits.example import example
+        >>> arrays = {part: {"x": seen.features, "logits": seen.logits, **seen.split.features}
+        ...     for part, seen in example(test=400).items()}
+        >>> report = audit(None, arrays, label="bird", features=["place"])
+        >>> print(report.verdict)
+        The model leans on place. ...
+        >>> [a.corner for a in report.attributes]
+        ['used']
+    """
+    began = time.monotonic()
+    opened = data if isinstance(data, Opened) else _open(data, label, features)
+    parts, label, attributes = _parts(opened, label, features)
+    with _kept(folder) as place:
+        if model is None:
+            seen, head, controls, whole = _given(opened, parts), None, {}, parts.get("train")
+            if not attributes:
+                seen, attributes = inferred(seen, names or {}), [CLUSTER]
+        else:
+            parts = {part: at_size(split, size, cache, stretch(progress, 0, 0.1)) for part, split in parts.items()}
+            key = fingerprint(model, opened.fingerprint, size, layer)
+            reader = Reader(model, place / key, layer)
+            seen, head, whole = _read(reader, parts, stretch(progress, 0.1, 0.6))
+            if not attributes:
+                seen, attributes = inferred(seen, names or {}), [CLUSTER]
+                whole = None
+            networks = {RANDOM_WEIGHTS: untrained(model, parts["val"].images)}
+            networks |= {} if pretrained is None else {"pretrained": pretrained}
+            controls = _controls(networks, place, opened.fingerprint, size, layer, seen, label, attributes, progress)
+        result = audit_seen(
+            seen, label, attributes, train=whole, head=head, controls=controls, progress=stretch(progress, 0.7, 1.0)
+        )
+        by_cluster = attributes == [CLUSTER]
+        shown = sheets(result, seen["test"], seen.get("train")) if images else ()
+        groups = inferred_sheets(seen) if images and by_cluster else ()
+    return replace(
+        result,
+        sheets=shown,
+        groups=groups,
+        inferred=HOW if by_cluster else "",
+        notes=(*result.notes, *opened.notes),
+        origin=_origin(model, opened, time.monotonic() - began),
+    )
+
+
+def _open(data: Any, label: str | None, features: Any) -> Opened:
+    """Data by any door; a built-in set has columns of its own, and the wanted ones are chosen afterwards."""
+    if isinstance(data, str) and data in samphire.data.SETS:
+        return samphire.data.open(data)
+    return samphire.data.open(data, label=label, features=features)
+
+
+def _parts(opened: Opened, label: str | None, features: Any) -> tuple[dict[str, Split], str, list[str]]:
+    """The parts to train on, to fit on and to test on; the label's name; the attributes' names."""
+    given = opened.parts
+    found = {
+        "train": given.get("train"),
+        "val": given.get("probe_train", given.get("val")),
+        "test": given.get("probe_test", given.get("test")),
+    }
+    for part in ("val", "test"):
+        if found[part] is None:
+            raise ValueError(
+                f"an audit needs a part {part!r} that the model was not trained on, got {', '.join(given) or 'none'}; "
+                "name the column that says it with --split, or leave it out and a split is drawn."
+            )
+    parts = {part: split for part, split in found.items() if split is not None}
+    test = parts["test"]
+    if label is None:
+        label = next((n for n, codes in test.features.items() if np.array_equal(codes, test.label)), None)
+        if label is None:
+            raise ValueError(f"name the label: label=... (--label), one of {', '.join(test.features)}.")
+    check_one_of("column of the data", label, test.features)
+    wanted = [n for n in test.features if n != label] if features is None else features
+    wanted = [part.strip() for part in wanted.split(",")] if isinstance(wanted, str) else list(wanted)
+    wanted = [] if wanted == ["none"] else wanted
+    for name in wanted:
+        check_one_of("column of the data", name, test.features)
+        if name == label:
+            raise ValueError(f"attribute {name!r} is the label itself; leave it out.")
+    kept = (label, *wanted)
+    return {part: _relabeled(split, label, kept) for part, split in parts.items()}, label, wanted
+
+
+def _relabeled(split: Split, label: str, kept: Iterable[str]) -> Split:
+    features = {name: split.features[name] for name in kept}
+    codes = features[label]
+    if (codes < 0).any():
+        raise ValueError(
+            f"the label {label!r} must be known for every example, but row {int(np.argmin(codes))} lacks it."
+        )
+    classes = split.values.get(label, split.classes if np.array_equal(codes, split.label) else ())
+    return replace(split, label=codes, features=features, classes=tuple(classes))
+
+
+def _given(opened: Opened, parts: Mapping[str, Split]) -> dict[str, Seen]:
+    """Parts that come with features and logits."""
+    seen = {}
+    for part, split in parts.items():
+        source = {"val": "probe_train", "test": "probe_test"}.get(part, part)
+        logits = opened.logits.get(source, opened.logits.get(part))
+        if logits is None or np.ndim(split.images) != 2:
+            raise ValueError(
+                "without a model the data must have features (n, d) and logits (n, classes); give the model, or an .npz "
+                "file with both."
+            )
+        seen[part] = Seen(split, split.images, two_columns(logits))
+    return seen
+
+
+def _read(
+    reader: Reader, parts: Mapping[str, Split], progress: Progress
+) -> tuple[dict[str, Seen], Linear | None, Split | None]:
+    """Val and test read as a whole, and as much of the training part as is weighed; its whole for co-occurrence."""
+    whole = parts.get("train")
+    todo = {part: parts[part] for part in ("val", "test")}
+    if whole is not None:
+        rows = np.sort(np.random.default_rng(records.seed(0, "weighed")).permutation(len(whole))[:MOST])
+        todo["train"] = whole.subset(rows)
+    head = reader.head(parts["val"].images)
+    total, before, seen = sum(map(len, todo.values())), 0, {}
+    for part, split in todo.items():
+        after = before + len(split)
+        seen[part] = reader.read(part, split, head, stretch(progress, before / total, after / total))
+        before = after
+    return seen, head, whole
+
+
+def _controls(
+    networks: Mapping[str, nn.Module],
+    place: Path,
+    data: str,
+    size: int,
+    layer: str | None,
+    seen: Mapping[str, Seen],
+    label: str,
+    attributes: Iterable[str],
+    progress: Progress,
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """By attribute, network and part: features of the rows that are probed."""
+    rows = {
+        name: {part: probed_rows(seen[part], label, name).rows for part in ("val", "test")} for name in attributes
+    }
+    splits = {part: seen[part].split for part in ("val", "test")}
+    result: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in rows}
+    for i, (network, control) in enumerate(networks.items()):
+        reader = Reader(control, place / fingerprint(control, data, size, layer, sorted(rows)), layer)
+        share = stretch(progress, 0.6 + 0.1 * i / len(networks), 0.6 + 0.1 * (i + 1) / len(networks))
+        for name, features in control_features(reader, splits, rows, share).items():
+            result[name][network] = features
+    return result
+
+
+@contextmanager
+def _kept(folder: PathLike | None) -> Any:
+    if folder is not None:
+        yield Path(folder) / "features"
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        yield Path(temporary)
+
+
+def _origin(model: nn.Module | None, opened: Opened, seconds: float) -> dict[str, Any]:
+    note = getattr(model, "note", type(model).__name__) if model is not None else "features and logits as given"
+    facts = {"data": opened.name, "model": note, "seconds": round(seconds, 1)}
+    return facts | {
+        k: v for k, v in records.provenance().items() if k in ("samphire", "torch", "python", "commit", "time")
+    }
