@@ -2,11 +2,11 @@
 
     python benchmarks/audits.py [audits]
 
-Written down before the first run. Each audit draws its own size and strength: 10 to 60 dimensions, classes 1 to 3 standard
-deviations apart, the attribute's values 2 to 4, 1000 to 4000 test examples. Counted are: reliance alarms at
+Written down before the first run. Each audit draws its own size and strength: 10 to 60 dimensions, classes 1 to 3
+standard deviations apart, the attribute's values 2 to 4, 1000 to 4000 test examples. Counted are: reliance alarms at
 correlation 0.5 (bar: at most 5 %), shortcuts found at 0.9 (bar: at least 95 %), "never learned" for an attribute
-that the features do not show (no bar), and, of all groups of all audits at 0.9, those whose error measured after the remedy lies in
-its predicted interval (bar: at least 90 %).
+that the features do not show, and, of all groups of all audits at 0.9, those whose error measured after the remedy
+lies in its predicted interval (bar: at least 90 %).
 """
 
 import sys

@@ -41,8 +41,8 @@ def association(counts: NDArray[Any]) -> Association:
 
     .. math:: V = \sqrt{\frac{\max(0,\ \chi^2 - df)}{n\,(\min(r, c) - 1)}},
 
-    where subtracting the degrees of freedom takes out what chance alone would give. The interval inverts the noncentral
-    chi-squared distribution of :math:`\chi^2`.
+    where subtracting the degrees of freedom takes out what chance alone would give. The interval inverts the
+    noncentral chi-squared distribution of :math:`\chi^2`.
 
     Args:
         counts: Classes by values; empty rows and columns are left out.
@@ -56,7 +56,7 @@ def association(counts: NDArray[Any]) -> Association:
         Cramer, Mathematical Methods of Statistics, 1946; Smithson, Confidence Intervals, 2003, chapter 4.
     """
     from scipy.optimize import brentq
-    from scipy.stats import chi2, ncx2
+    from scipy.special import chdtrc, chndtr
 
     table = counts[counts.sum(1) > 0][:, counts.sum(0) > 0]
     n, df = table.sum(), (table.shape[0] - 1) * (table.shape[1] - 1)
@@ -67,14 +67,14 @@ def association(counts: NDArray[Any]) -> Association:
     most = n * (min(table.shape) - 1)
 
     def noncentrality(share: float) -> float:
-        if ncx2.cdf(statistic, df, 1e-9) <= share:
+        if chndtr(statistic, df, 1e-9) <= share:
             return 0.0
         end = statistic + 20 * math.sqrt(statistic + df) + 50
-        return float(brentq(lambda nc: ncx2.cdf(statistic, df, nc) - share, 1e-9, end))
+        return float(brentq(lambda nc: chndtr(statistic, df, nc) - share, 1e-9, end))
 
     low, high = (min(1.0, math.sqrt(noncentrality(share) / most)) for share in ((1 + LEVEL) / 2, (1 - LEVEL) / 2))
     v = math.sqrt(max(0.0, statistic - df) / most)
-    return Association(counts, v, (low, high), float(chi2.sf(statistic, df)))
+    return Association(counts, v, (low, high), float(chdtrc(df, statistic)))
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,13 @@ from samphire.audits.measuring import audit_seen
 from samphire.audits.pictures import sheets
 from samphire.audits.reading import Reader, control_features, fingerprint, untrained
 from samphire.audits.results import Audit
-from samphire.audits.seen import Seen, two_columns
-from samphire.audits.upweighting import MOST
+from samphire.audits.seen import Seen, crossing, two_columns
+from samphire.audits.upweighting import MOST, Upweighting, upweighting_everywhere
 from samphire.checks import check_one_of
 from samphire.data.opening import Opened
 from samphire.data.parts import at_size
 from samphire.data.split import Split
+from samphire.probes.groups import joint_groups
 from samphire.probes.logistic import Linear
 from samphire.progress import Progress, silent, stretch
 
@@ -53,8 +54,8 @@ def audit(
 ) -> Audit:
     """What a model leans on, what it costs, whether the real feature is there, and what to do.
 
-    Every example is read once. Features go to files, so memory does not grow with their number; with ``folder`` they stay
-    there, and an audit that was stopped goes on. The model is left exactly as it was.
+    Every example is read once. Features go to files, so memory does not grow with their number; with ``folder`` they
+    stay there, and an audit that was stopped goes on. The model is left exactly as it was.
 
     Args:
         model: Any classifier; ``None`` where the data have features and logits (an ``.npz`` file, arrays).
@@ -102,6 +103,10 @@ def audit(
         result = audit_seen(
             seen, label, attributes, train=whole, head=head, controls=controls, progress=stretch(progress, 0.7, 1.0)
         )
+        if model is not None and result.upweighting:
+            result = replace(
+                result, upweighting=(*result.upweighting, _everywhere(model, seen["train"].split, result))
+            )
         by_cluster = attributes == [CLUSTER]
         shown = sheets(result, seen["test"], seen.get("train")) if images else ()
         groups = inferred_sheets(seen) if images and by_cluster else ()
@@ -133,8 +138,8 @@ def _parts(opened: Opened, label: str | None, features: Any) -> tuple[dict[str, 
     for part in ("val", "test"):
         if found[part] is None:
             raise ValueError(
-                f"an audit needs a part {part!r} that the model was not trained on, got {', '.join(given) or 'none'}; "
-                "name the column that says it with --split, or leave it out and a split is drawn."
+                f"an audit needs a part {part!r} that the model was not trained on, got {', '.join(given)}; name the "
+                "column that says it with --split, or leave it out and a split is drawn."
             )
     parts = {part: split for part, split in found.items() if split is not None}
     test = parts["test"]
@@ -173,8 +178,8 @@ def _given(opened: Opened, parts: Mapping[str, Split]) -> dict[str, Seen]:
         logits = opened.logits.get(source, opened.logits.get(part))
         if logits is None or np.ndim(split.images) != 2:
             raise ValueError(
-                "without a model the data must have features (n, d) and logits (n, classes); give the model, or an .npz "
-                "file with both."
+                "without a model the data must have features (n, d) and logits (n, classes); give the model, or an "
+                ".npz file with both."
             )
         seen[part] = Seen(split, split.images, two_columns(logits))
     return seen
@@ -196,6 +201,15 @@ def _read(
         seen[part] = reader.read(part, split, head, stretch(progress, before / total, after / total))
         before = after
     return seen, head, whole
+
+
+def _everywhere(model: nn.Module, train: Split, result: Audit) -> Upweighting:
+    crossed = crossing(train, result.label.name, result.main.name)
+    (codes,), names = joint_groups(crossed.split)
+    known = (
+        replace(crossed.split, images=train.images) if len(crossed.rows) == len(train) else train.subset(crossed.rows)
+    )
+    return upweighting_everywhere(model, known, codes, names)
 
 
 def _controls(

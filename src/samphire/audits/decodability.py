@@ -1,7 +1,7 @@
 """Decodability: whether a feature can be read off the network, beside networks that were not trained for it.
 
-**The corners.** A feature is *decodable* from a network if the upper end of its probe error's 95 % interval lies a tenth
-or more below the error of guessing, :math:`1 - 1/v` for v values. It is
+**The corners.** A feature is *decodable* from a network if the upper end of its probe error's 95 % interval lies a
+tenth or more below the error of guessing, :math:`1 - 1/v` for v values. It is
 
 - **never learned** if neither the trained network nor a control (random weights, pretrained) makes it decodable;
 - **lost** if a control makes it decodable and the trained network does not, or if the trained network's interval

@@ -18,9 +18,9 @@ __all__ = ["CLUSTER", "HOW", "inferred", "inferred_sheets"]
 CLUSTER = "cluster"
 HOW = (
     "Nobody has named attributes. Clusters of the last layer's input within each class stand for one (Sohoni et al. "
-    "2020), numbered alike across classes; the examples that a biased linear model gets wrong (Liu et al. 2021) are shown "
-    "beside them. The clusters come from the model under audit, so errors gather in them partly by construction: look at "
-    "the contact sheets, name what they show, and confirm it with real annotations."
+    "2020), numbered alike across classes; the examples that a biased linear model gets wrong (Liu et al. 2021) are "
+    "shown beside them. The clusters come from the model under audit, so errors gather in them partly by "
+    "construction: look at the contact sheets, name what they show, and confirm it with real annotations."
 )
 
 

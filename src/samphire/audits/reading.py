@@ -1,4 +1,4 @@
-"""A model's features and logits, written to files as they are computed: memory stays flat, and a stopped audit goes on."""
+"""A model's features and logits, written to files as they are computed: flat memory, and a stopped audit goes on."""
 
 from __future__ import annotations
 

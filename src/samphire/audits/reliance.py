@@ -1,9 +1,10 @@
 r"""Reliance: how much the predictions follow an attribute, by its conflicts with the label and by its erasure.
 
-**The test.** Within each class the error where attribute and label conflict is compared with the error where they agree,
-and the differences are averaged over classes:
+**The test.** Within each class the error where attribute and label conflict is compared with the error where they
+agree, and the differences are averaged over classes:
 
-.. math:: \mathrm{gap} = \frac1K \sum_y \big(\mathrm{err}(y, \text{conflicting}) - \mathrm{err}(y, \text{aligned})\big).
+.. math:: \mathrm{gap} = \frac1K \sum_y
+          \big(\mathrm{err}(y, \text{conflicting}) - \mathrm{err}(y, \text{aligned})\big).
 
 For two classes and two values this is the average effect of the attribute on the prediction. What makes one value
 harder for every class cancels. The label has the same measure, :math:`1 - \frac{K}{K-1}\,\mathrm{err}` with the
@@ -11,10 +12,10 @@ equal-group error: 1 if predictions follow the label, 0 if they ignore it.
 
 Which cells conflict is decided without the test part (:func:`samphire.audits.association.alignment`), the gap is
 measured on it. The interval is MOVER's at 95 % for all attributes together: with k of them each has the level
-:math:`1 - 0.05/k` (Bonferroni). The alarm is raised if the whole interval lies above ``MARGIN``, 5 points of error; "not
-relied on" needs the whole interval below it; otherwise it stays undecided. Without reliance an alarm is false in at
-most 2.5 % of audits, and less where the gap is far below the margin. With fewer than ``LEAST`` test examples on either
-side in every class nothing is judged.
+:math:`1 - 0.05/k` (Bonferroni). The alarm is raised if the whole interval lies above ``MARGIN``, 5 points of error;
+"not relied on" needs the whole interval below it; otherwise it stays undecided. Where the true gap is at most the
+margin an alarm is false in at most 2.5 % of audits, and less where it is far below. Classes with fewer than ``LEAST``
+test examples on either side are left out; without any class left nothing is judged.
 """
 
 from __future__ import annotations
@@ -96,8 +97,13 @@ def reliance(test: Crossing, wrong: NDArray[np.bool_], aligned: Alignment, attri
         nothing = (math.nan, math.nan)
         return Reliance(feature, math.nan, nothing, *nothing, (0, 0), "cannot be judged", source, smallest)
     both = [(y, s) for y in classes for s in (1, -1)]
-    counts = ([int(sides[s][i][y]) for y, s in both] for i in (1, 0))
-    gap, interval = contrast(*counts, [-s / len(classes) for _, s in both], level=1 - (1 - LEVEL) / attributes)
+    k_of_n = [(int(sides[s][1][y]), int(sides[s][0][y])) for y, s in both]
+    gap, interval = contrast(
+        [k for k, _ in k_of_n],
+        [n for _, n in k_of_n],
+        [-s / len(classes) for _, s in both],
+        level=1 - (1 - LEVEL) / attributes,
+    )
     means = {s: float(np.mean(sides[s][1][classes] / sides[s][0][classes])) for s in (1, -1)}
     totals = tuple(int(sides[s][0][classes].sum()) for s in (1, -1))
     judged = _JUDGMENT[verdict(interval, MARGIN)]

@@ -1,4 +1,4 @@
-"""The remedy, predicted before it is applied: the last layer retrained on examples balanced over label and attribute."""
+"""The remedy, predicted before it is applied: the last layer retrained on examples balanced over the groups."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def predictive(k: int, n: int, m: int, level: float = 0.95) -> Interval:
     """
     from scipy import stats
 
-    law: Any = stats.betabinom(m, k + 0.5, n - k + 0.5)
+    law = stats.betabinom(m, k + 0.5, n - k + 0.5)  # type: ignore[attr-defined]
     return float(law.ppf((1 - level) / 2)) / m, float(law.ppf((1 + level) / 2)) / m
 
 

@@ -203,8 +203,8 @@ def _check_attribute(test: Split, label: str, name: str) -> None:
     pairs = np.unique(np.stack([test.label[known], values[known]]), axis=1).shape[1]
     if pairs == len(np.unique(values[known])) == len(np.unique(test.label[known])):
         raise ValueError(
-            f"attribute {name!r} is equal to the label {label!r} in the test part: they never disagree, so nothing can "
-            "tell them apart; leave it out, or add examples in which they differ."
+            f"attribute {name!r} is equal to the label {label!r} in the test part: they never disagree, so nothing "
+            "can tell them apart; leave it out, or add examples in which they differ."
         )
 
 

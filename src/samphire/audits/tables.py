@@ -40,8 +40,8 @@ def summary(audit: Audit) -> Table:
 
 
 _SUMMARY = (
-    "Probe error: equal-weight mean over cells of label and attribute, test part. Reliance of an attribute: conflicting "
-    "minus aligned error, mean over classes; of the label: 1 minus its error over that of guessing."
+    "Probe error: equal-weight mean over cells of label and attribute, test part. Reliance of an attribute: "
+    "conflicting minus aligned error, mean over classes; of the label: 1 minus its error over that of guessing."
 )
 
 
@@ -153,8 +153,8 @@ def predicted(audit: Audit) -> Table:
             ]
             for c in audit.remedy.cells
         ],
-        f"Expected: cross-fitted on the validation part, {audit.remedy.per_cell} examples of each group; the interval is "
-        "for the error on the test part, measured in the last column.",
+        f"Expected: cross-fitted on the validation part, {audit.remedy.per_cell} examples of each group; the "
+        "interval is for the error on the test part, measured in the last column.",
     )
 
 
@@ -171,7 +171,7 @@ def spreads(audit: Audit, i: int) -> Table:
     return Table(
         ["parameters", "Gini", "effective sample", "mean weight", *groups],
         lines,
-        f"Importance weights of {weighed.n} training examples, means over batches; {weighed.rule} perturbed. "
+        f"Importance weights of {weighed.n} training examples, means over batches; {weighed.rule}. "
         "The last columns are each group's share of all weight.",
     )
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from samphire import records
 from samphire.audits.seen import Seen
+from samphire.data.split import Split
 from samphire.mechanisms import batch_weights, effective_sample_size, gini, lorenz
-from samphire.optim.requests import Rule
 from samphire.optim.rules import sam
 from samphire.probes.groups import Codes
 from samphire.probes.logistic import Linear
 
-__all__ = ["RHOS", "Spread", "Upweighting", "propose", "spread_of", "upweighting"]
+__all__ = ["RHOS", "Spread", "Upweighting", "propose", "spread_of", "upweighting", "upweighting_everywhere"]
 
 RHOS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 BATCH = 128
@@ -84,8 +84,7 @@ def upweighting(
         names: Of the groups.
         rhos: Radii to try, in rising order.
     """
-    order = np.random.default_rng(records.seed(0, "batches")).permutation(len(train))[:MOST]
-    order = order[: max(len(order) // BATCH * BATCH, min(len(order), BATCH))]
+    order = _order(len(train), MOST)
     layer = nn.utils.skip_init(nn.Linear, head.weight.shape[1], head.weight.shape[0], dtype=torch.float64)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(np.asarray(head.weight, np.float64)))
@@ -94,29 +93,60 @@ def upweighting(
         (torch.from_numpy(np.asarray(train.features[rows], np.float64)), torch.from_numpy(train.split.label[rows]))
         for rows in np.array_split(order, max(len(order) // BATCH, 1))
     ]
-    weighed = {rho: batch_weights(layer, _rule(rho), batches) for rho in rhos}
-    mine = group[order]
-    first = next(iter(weighed.values()))
+    return _weighed("the last layer perturbed (LSAM)", layer, batches, order, group, names, rhos)
+
+
+def upweighting_everywhere(
+    model: nn.Module, split: Split, group: Codes, names: Sequence[str], rhos: Sequence[float] = RHOS[:4]
+) -> Upweighting:
+    """The same for a perturbation of all layers, as SAM makes it, on one batch: every radius costs two passes.
+
+    Args:
+        model: The network; its ``normalize``, if any, prepares the images.
+        split: The training part.
+        group: Of each example.
+        names: Of the groups.
+        rhos: Radii to try, in rising order.
+    """
+    order = _order(len(split), BATCH)
+    prepare = getattr(model, "normalize", lambda x: x)
+    inputs = prepare(torch.as_tensor(np.asarray(split.images[np.sort(order)])))
+    batch = inputs, torch.from_numpy(split.label[np.sort(order)])
+    return _weighed("all layers perturbed (SAM)", model, [batch], np.sort(order), group, names, rhos)
+
+
+def _order(n: int, most: int) -> Codes:
+    """Some examples in random order, in whole batches where there are enough."""
+    order = np.random.default_rng(records.seed(0, "batches")).permutation(n)[:most]
+    return order[: max(len(order) // BATCH * BATCH, min(len(order), BATCH))]
+
+
+def _weighed(
+    what: str,
+    model: nn.Module,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    order: Codes,
+    group: Codes,
+    names: Sequence[str],
+    rhos: Sequence[float],
+) -> Upweighting:
+    weighed = {rho: batch_weights(model, sam(rho=rho), batches) for rho in rhos}
+    mine, first = group[order], weighed[rhos[0]]
     spreads = [spread_of(0.0, first.real.numpy(), first.batch.numpy(), mine, names)]
     spreads += [spread_of(rho, w.phantom.numpy(), w.batch.numpy(), mine, names) for rho, w in weighed.items()]
     proposed = propose(spreads)
-    chosen = weighed[proposed[0]]
-    gain = _share(chosen.phantom.numpy(), chosen.batch.numpy()) / np.maximum(
-        _share(chosen.real.numpy(), chosen.batch.numpy()), 1e-300
+    real, phantom = (
+        _share(weights.numpy(), first.batch.numpy()) for weights in (first.real, weighed[proposed[0]].phantom)
     )
-    frequency = {name: float(np.mean(mine == g)) for g, name in enumerate(names) if (mine == g).any()}
+    gain = phantom / np.maximum(real, np.finfo(float).tiny)
     return Upweighting(
-        "the last layer (LSAM)",
+        what,
         tuple(spreads),
-        frequency,
+        {name: float(np.mean(mine == g)) for g, name in enumerate(names) if (mine == g).any()},
         proposed,
         dict(zip(order.tolist(), gain.tolist(), strict=True)),
         len(order),
     )
-
-
-def _rule(rho: float) -> Rule:
-    return sam(rho=rho)
 
 
 def spread_of(rho: float, weights: NDArray[Any], batch: NDArray[Any], group: Codes, names: Sequence[str]) -> Spread:
@@ -143,9 +173,10 @@ def spread_of(rho: float, weights: NDArray[Any], batch: NDArray[Any], group: Cod
 
 
 def propose(spreads: Sequence[Spread]) -> tuple[float, str]:
-    """A radius: the largest at which the perturbed network still gives the true class half the probability on average.
+    """A radius: the largest at which the perturbed network still gives the true class half the probability.
 
-    Beyond it the gradient is read where the network no longer classifies. If no radius qualifies it is the smallest.
+    That is a mean over examples. Beyond it the gradient is read where the network no longer classifies. If no radius
+    qualifies it is the smallest.
 
     Args:
         spreads: The real parameters first, then the radii in rising order.
@@ -154,11 +185,11 @@ def propose(spreads: Sequence[Spread]) -> tuple[float, str]:
     usable = [s for s in radii if s.mean <= max(STILL_A_CLASSIFIER, real.mean)]
     best = usable[-1] if usable else radii[0]
     reason = (
-        f"the largest of {', '.join(f'{s.rho:g}' for s in radii)} at which the perturbed network still gives the true "
-        f"class {1 - best.mean:.0%} of the probability on average; it takes the Gini coefficient of the weights from "
-        f"{real.gini:.2f} to {best.gini:.2f}"
+        f"the largest of {', '.join(f'{s.rho:g}' for s in radii)} at which the perturbed network still gives the "
+        f"true class {1 - best.mean:.0%} of the probability on average; it takes the Gini coefficient of the "
+        f"weights from {real.gini:.2f} to {best.gini:.2f}"
         if usable
-        else f"the smallest tried: even there the true class is left {1 - best.mean:.0%} of the probability on average"
+        else f"the smallest tried: even there the true class has {1 - best.mean:.0%} of the probability on average"
     )
     return best.rho, reason
 

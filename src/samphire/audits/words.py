@@ -100,7 +100,8 @@ def _real_feature(audit: Audit) -> str:
     label, found = audit.label, audit.label.decodability
     if found.trained is None:
         return f"Whether {label.name} itself can be read off the network could not be probed: {found.problem}"
-    error = f"a linear probe on balanced examples errs on {percent(found.trained.mean)} ({between_percent(found.trained.interval)})"
+    p = found.trained
+    error = f"a linear probe on balanced examples errs on {percent(p.mean)} ({between_percent(p.interval)})"
     if label.corner == "never learned":
         return f"The real feature is not there: {error}, no better than guessing."
     if label.corner == "lost":
@@ -113,6 +114,8 @@ def _real_feature(audit: Audit) -> str:
 def _what_to_do(audit: Audit, level: str) -> str:
     if level == "clear":
         return "Nothing needs to be done about these attributes."
+    if level == "open":
+        return "What to do: add test examples of the small groups and audit again."
     if audit.label.corner in ("lost", "never learned"):
         return (
             "Retraining the last layer cannot bring it back; train the network anew under another rule and compare: "
@@ -127,9 +130,9 @@ def _what_to_do(audit: Audit, level: str) -> str:
             f"{percent(after.expected)} expected)."
         )
     return (
-        f"What to do: retrain the last layer on examples balanced over {audit.label.name} and {audit.remedy.attribute} "
-        f"(--fix). The worst group's error, now {percent(before.error)} ({before.name}), is expected to be "
-        f"{percent(after.expected)} (95 %: {between_percent(after.interval)})."
+        f"What to do: retrain the last layer on examples balanced over {audit.label.name} and "
+        f"{audit.remedy.attribute} (--fix). The worst group's error, now {percent(before.error)} "
+        f"({before.name}), is expected to be {percent(after.expected)} (95 %: {between_percent(after.interval)})."
     )
 
 

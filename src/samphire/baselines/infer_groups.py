@@ -92,9 +92,9 @@ def infer_groups(
 class Clusters:
     """Clusters of features within each class, whose numbers mean the same in all classes.
 
-    A cluster lies somewhere relative to the mean of its class's centers. The clusters of other classes get the numbers of
-    those of the first class that lie most alike (an assignment of least squared distance), so that "cluster 1" may be one
-    background in every class.
+    A cluster lies somewhere relative to the mean of its class's centers. The clusters of other classes get the
+    numbers of those of the first class that lie most alike (an assignment of least squared distance), so that
+    "cluster 1" may be one background in every class.
 
     Args:
         mean: Of the features that were clustered (d,).

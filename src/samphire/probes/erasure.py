@@ -43,7 +43,9 @@ def erase(x: Any, concept: Codes, weights: Any = None, *, shrink: bool = False) 
 
     With :math:`Z` the concept's values as indicators and :math:`W = (\Sigma_{XX}^{1/2})^+`,
 
-    .. math:: r(x) = x - W^+ P\, W (x - \mu), \qquad P \text{ the orthogonal projection onto the columns of } W \Sigma_{XZ}.
+    .. math:: r(x) = x - W^+ P\, W (x - \mu),
+
+    where P projects orthogonally onto the columns of :math:`W \Sigma_{XZ}`.
 
     Afterwards :math:`\mathrm{Cov}(r(X), Z) = 0`, which is equivalent to: no linear classifier, under any convex loss,
     does better than the best constant one. Among all affine maps with this property r has the least
