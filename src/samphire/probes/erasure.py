@@ -12,6 +12,8 @@ from samphire.probes.logistic import Array
 
 __all__ = ["Erasure", "erase", "erase_random"]
 
+ROUNDING = 1e-8  # a covariance of whitened features and indicators below this is none
+
 
 @dataclass(frozen=True)
 class Erasure:
@@ -123,5 +125,5 @@ def _axes(x: Array, mean: Array, w: Array, shrink: bool) -> tuple[Array, Array]:
 def _removed(mean: Array, axes: Array, s: Array, white: Array) -> Erasure:
     """The map that removes directions (r, k) of the whitened features."""
     u, size, _ = np.linalg.svd(white, full_matrices=False)
-    u = u[:, size > size[0] * 1e-10] if len(size) and size[0] > 0 else u[:, :0]
+    u = u[:, size > ROUNDING]
     return Erasure(mean, axes @ (np.sqrt(s)[:, None] * u), (u / np.sqrt(s)[:, None]).T @ axes.T)
