@@ -21,7 +21,7 @@ from typing import Any, Literal
 from samphire.audits.reliance import Judgment
 from samphire.audits.seen import Seen, crossing, some_of_each
 from samphire.probes import Probe, probe
-from samphire.progress import Progress, silent
+from samphire.progress import Progress, silent, stretch
 
 __all__ = ["RANDOM_WEIGHTS", "SHUFFLED", "Corner", "Decodability", "corner", "decodability", "probed_rows"]
 
@@ -90,15 +90,18 @@ def decodability(
     """
     a, b = probed_rows(val, label, attribute), probed_rows(test, label, attribute)
     values = max(a.split.sizes[feature], b.split.sizes[feature])
-    measure = partial(probe, resamples=resamples, progress=progress)
+    n = 2 + len(controls)
+    measures = iter(
+        partial(probe, resamples=resamples, progress=stretch(progress, i / n, (i + 1) / n)) for i in range(n)
+    )
     try:
         inputs = val.features[a.rows], a.split, test.features[b.rows], b.split, feature
-        trained = measure(*inputs)
+        trained = next(measures)(*inputs)
     except ValueError as problem:
         return Decodability(feature, values, None, {}, str(problem))
-    results = {SHUFFLED: measure(*inputs, shuffle_labels=True)}
+    results = {SHUFFLED: next(measures)(*inputs, shuffle_labels=True)}
     for name, parts in controls.items():
-        results[name] = measure(parts["val"], a.split, parts["test"], b.split, feature)
+        results[name] = next(measures)(parts["val"], a.split, parts["test"], b.split, feature)
     return Decodability(feature, values, trained, results)
 
 

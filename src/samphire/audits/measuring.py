@@ -52,7 +52,7 @@ def audit_seen(
     val, test = seen["val"], seen["test"]
     train = seen["train"].split if train is None and "train" in seen else train
     head = head_from(seen) if head is None else head
-    steps = 1 + len(attributes)
+    steps = 2 + len(attributes)
     measured = [
         _attribute(
             seen, label, name, len(attributes), train, head, (controls or {}).get(name, {}), resamples,
@@ -62,8 +62,11 @@ def audit_seen(
     ]  # fmt: skip
     audit = Audit(_NO_LABEL, tuple(measured), None, "", ())
     main = audit.main.name
-    found = _label(val, test, label, main, (controls or {}).get(main, {}), resamples)
-    fixed, problem = _remedy(val, test, label, main, stretch(progress, 1 - 0.5 / steps, 1))
+    found = _label(
+        val, test, label, main, (controls or {}).get(main, {}), resamples,
+        stretch(progress, 1 - 2 / steps, 1 - 1 / steps),
+    )  # fmt: skip
+    fixed, problem = _remedy(val, test, label, main, stretch(progress, 1 - 1 / steps, 1))
     notes = [] if head is not None else ["The logits are no linear function of the features, so nothing was erased."]
     weighed: tuple[Upweighting, ...] = ()
     if head is not None and "train" in seen:
@@ -135,11 +138,17 @@ def _errors(predicted: Any, test: Crossing, train: Crossing) -> Errors:
 
 
 def _label(
-    val: Seen, test: Seen, label: str, beside: str, controls: Mapping[str, Mapping[str, Any]], resamples: int
+    val: Seen,
+    test: Seen,
+    label: str,
+    beside: str,
+    controls: Mapping[str, Mapping[str, Any]],
+    resamples: int,
+    progress: Progress,
 ) -> Label:
     crossed = crossing(test.split, label, beside)
     value, interval = label_reliance(crossed, test.wrong[crossed.rows])
-    found = decodability(val, test, label, label, beside, controls, resamples=resamples)
+    found = decodability(val, test, label, label, beside, controls, resamples=resamples, progress=progress)
     judged = "relied on" if interval[0] > MARGIN else "not relied on" if interval[1] < MARGIN else "undecided"
     return Label(label, found, value, interval, corner(found, judged), beside)  # type: ignore[arg-type]
 
