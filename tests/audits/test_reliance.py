@@ -92,7 +92,10 @@ def test_predicted_errors_hold_on_the_test_part():
     inside = []
     for seed in range(5):
         seen = example(0.9, seed=seed)
-        inside += [c.interval[0] <= c.after <= c.interval[1] for c in remedy(seen["val"], seen["test"], "bird", "place").cells]
+        inside += [
+            c.interval[0] <= c.after <= c.interval[1]
+            for c in remedy(seen["val"], seen["test"], "bird", "place").cells
+        ]
     assert np.mean(inside) >= 0.85
 
 

@@ -23,7 +23,9 @@ def test_groups_are_label_times_cluster():
     train = example(0.9, place=6.0)["train"]
     group = infer_groups(train.split.label, features=train.features, clusters=[2])
     np.testing.assert_array_equal(group // 2, train.split.label)
-    np.testing.assert_array_equal(group % 2, Clusters.of(train.features, train.split.label, clusters=[2])(train.features, train.split.label))
+    np.testing.assert_array_equal(
+        group % 2, Clusters.of(train.features, train.split.label, clusters=[2])(train.features, train.split.label)
+    )
 
 
 def test_the_number_of_clusters_is_the_one_with_the_best_silhouette():

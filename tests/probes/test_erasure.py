@@ -40,7 +40,9 @@ def test_no_linear_classifier_beats_the_best_constant_one(values):
     fit = softmax_regression(after, z, values, [1e-6], tolerance=1e-14)[0]
     scores = after @ fit.weight.T + fit.bias
     shares = np.bincount(z) / len(z)
-    np.testing.assert_allclose(scores - scores.mean(1, keepdims=True), np.tile(np.log(shares) - np.log(shares).mean(), (299, 1)), atol=1e-3)
+    np.testing.assert_allclose(
+        scores - scores.mean(1, keepdims=True), np.tile(np.log(shares) - np.log(shares).mean(), (299, 1)), atol=1e-3
+    )
 
 
 def test_the_closed_form_of_the_paper_with_dense_matrices():

@@ -90,10 +90,11 @@ def audit(
             if not attributes:
                 seen, attributes = inferred(seen, names or {}), [CLUSTER]
         else:
-            parts = {part: at_size(split, size, cache, stretch(progress, 0, 0.1)) for part, split in parts.items()}
+            whole = parts.get("train")
+            parts = _decoded(parts, size, cache, stretch(progress, 0, 0.1))
             key = fingerprint(model, opened.fingerprint, size, layer)
             reader = Reader(model, place / key, layer)
-            seen, head, whole = _read(reader, parts, stretch(progress, 0.1, 0.6))
+            seen, head = _read(reader, parts, stretch(progress, 0.1, 0.6))
             if not attributes:
                 seen, attributes = inferred(seen, names or {}), [CLUSTER]
                 whole = None
@@ -185,22 +186,27 @@ def _given(opened: Opened, parts: Mapping[str, Split]) -> dict[str, Seen]:
     return seen
 
 
-def _read(
-    reader: Reader, parts: Mapping[str, Split], progress: Progress
-) -> tuple[dict[str, Seen], Linear | None, Split | None]:
-    """Val and test read as a whole, and as much of the training part as is weighed; its whole for co-occurrence."""
-    whole = parts.get("train")
-    todo = {part: parts[part] for part in ("val", "test")}
-    if whole is not None:
-        rows = np.sort(np.random.default_rng(records.seed(0, "weighed")).permutation(len(whole))[:MOST])
-        todo["train"] = whole.subset(rows)
-    head = reader.head(parts["val"].images)
-    total, before, seen = sum(map(len, todo.values())), 0, {}
-    for part, split in todo.items():
-        after = before + len(split)
-        seen[part] = reader.read(part, split, head, stretch(progress, before / total, after / total))
-        before = after
-    return seen, head, whole
+def _decoded(parts: Mapping[str, Split], size: int, cache: PathLike | None, progress: Progress) -> dict[str, Split]:
+    """The examples to read, decoded: all of val and test, and as many of train as are weighed."""
+    todo = dict(parts)
+    if "train" in todo:
+        order = np.random.default_rng(records.seed(0, "weighed")).permutation(len(todo["train"]))
+        todo["train"] = todo["train"].subset(np.sort(order[:MOST]))
+    shares = _shares(todo)
+    return {part: at_size(split, size, cache, stretch(progress, *shares[part])) for part, split in todo.items()}
+
+
+def _read(reader: Reader, parts: Mapping[str, Split], progress: Progress) -> tuple[dict[str, Seen], Linear | None]:
+    head, shares = reader.head(parts["val"].images), _shares(parts)
+    return {
+        part: reader.read(part, split, head, stretch(progress, *shares[part])) for part, split in parts.items()
+    }, head
+
+
+def _shares(parts: Mapping[str, Split]) -> dict[str, tuple[float, float]]:
+    """Where each part begins and ends, in shares of all examples."""
+    ends = np.cumsum([0, *map(len, parts.values())])
+    return {part: (ends[i] / ends[-1], ends[i + 1] / ends[-1]) for i, part in enumerate(parts)}
 
 
 def _everywhere(model: nn.Module, train: Split, result: Audit) -> Upweighting:

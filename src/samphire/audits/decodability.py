@@ -73,7 +73,7 @@ def decodability(
     attribute: str,
     controls: Mapping[str, Mapping[str, Any]],
     *,
-    resamples: int = 10,
+    resamples: int = 5,
     progress: Progress = silent,
 ) -> Decodability:
     """Probe errors of one feature, balanced over label and attribute.

@@ -75,7 +75,7 @@ def remedied(audit: Audit) -> bytes:
     """Each group's error now, expected and measured after the remedy."""
     assert audit.remedy is not None
     cells = audit.remedy.cells
-    with figure(size=(5.4, 0.9 + 0.36 * len(cells))) as (fig, axes):
+    with figure(size=(5.2, max(2.2, 0.9 + 0.36 * len(cells)))) as (fig, axes):
         y = np.arange(len(cells))[::-1]
         expected = np.array([c.expected for c in cells])
         ends = np.array([c.interval for c in cells])
@@ -94,7 +94,7 @@ def curve(audit: Audit) -> bytes:
     """The remedy's error against labeled examples of each group."""
     assert audit.remedy is not None
     probes = audit.remedy.curve
-    with figure(size=(5.0, 3.4)) as (fig, axes):
+    with figure(size=(4.3, 3.4)) as (fig, axes):
         sizes = list(probes)
         mean = np.array([p.mean for p in probes.values()])
         low, high = np.array([p.interval for p in probes.values()]).T

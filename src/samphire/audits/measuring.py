@@ -32,7 +32,7 @@ def audit_seen(
     train: Any = None,
     head: Linear | None = None,
     controls: Controls | None = None,
-    resamples: int = 10,
+    resamples: int = 5,
     progress: Progress = silent,
 ) -> Audit:
     """Audit a model from what it makes of the examples.
@@ -73,7 +73,7 @@ def audit_seen(
         crossed = crossing(seen["train"].split, label, main)
         (codes,), names = joint_groups(crossed.split)
         one = upweighting(_rows(seen["train"], crossed), head, codes, names)
-        weighed = (replace(one, gain={int(crossed.rows[i]): gain for i, gain in one.gain.items()}),)
+        weighed = (replace(one, shares={int(crossed.rows[i]): both for i, both in one.shares.items()}),)
     return replace(
         audit,
         label=found,

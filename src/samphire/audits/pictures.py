@@ -11,6 +11,7 @@ from scipy.special import softmax
 
 from samphire.audits.results import Attribute, Audit, Picture, Sheet
 from samphire.audits.seen import Seen, crossing, named
+from samphire.audits.upweighting import BATCH
 from samphire.audits.words import percent
 from samphire.data.split import Split
 
@@ -83,11 +84,12 @@ def _confident_errors(audit: Audit, test: Seen) -> Sheet:
 
 def _upweighted(audit: Audit, train: Seen) -> Sheet:
     weighed = audit.upweighting[0]
-    best = sorted(weighed.gain, key=lambda i: -weighed.gain[i])[:SHOWN]
-    said = {i: (f"× {weighed.gain[i]:.2g}",) for i in best}
+    shares = weighed.shares
+    best = sorted(shares, key=lambda i: shares[i][0] - shares[i][1])[:SHOWN]
+    said = {i: (f"weight {percent(shares[i][0])} → {percent(shares[i][1])}",) for i in best}
     caption = (
-        f"Of {weighed.n} training examples those whose share of their batch's weight grows most in one step at "
-        f"ρ = {weighed.proposed[0]:g} (last layer)."
+        f"Of {weighed.n} training examples those whose share of the weight of their batch ({BATCH} examples) grows "
+        f"most in one step at ρ = {weighed.proposed[0]:g}, the last layer perturbed."
     )
     return contact_sheet("What one SAM step would up-weight most", caption, train.split, best, said)
 

@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from samphire import records
 from samphire.audits.seen import Seen, two_columns
 from samphire.baselines import refresh_batchnorm
 from samphire.data.split import Split
+from samphire.models.layers import Normalize
 from samphire.optim.scopes import last_linear
 from samphire.probes import features
 from samphire.probes.logistic import Linear
 from samphire.progress import Progress, named, silent
 
-__all__ = ["Reader", "control_features", "fingerprint", "untrained"]
+__all__ = ["Reader", "control_features", "fingerprint", "inputs", "untrained"]
 
 CHUNK = 512
 
@@ -99,6 +100,15 @@ def fingerprint(model: nn.Module, *others: Any) -> str:
     return summed.hexdigest()[:16]
 
 
+def inputs(model: nn.Module, images: Any) -> Tensor:
+    """Examples as the network takes them, as :func:`samphire.probes.features` prepares them."""
+    x = torch.as_tensor(np.array(images))
+    prepare = getattr(model, "normalize", Normalize() if x.dtype == torch.uint8 else None)
+    parameter = next(model.parameters())
+    x = x.to(parameter.device) if prepare is None else prepare(x.to(parameter.device))
+    return x.to(parameter.dtype) if x.is_floating_point() else x
+
+
 def untrained(model: nn.Module, images: Any, seed: int = 0) -> nn.Module:
     """The same network with fresh random weights: a control that has seen no data.
 
@@ -117,11 +127,8 @@ def untrained(model: nn.Module, images: Any, seed: int = 0) -> nn.Module:
             reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
             if callable(reset):
                 reset()
-        prepare = getattr(fresh, "normalize", None)
-        some = torch.as_tensor(np.asarray(images[: min(len(images), 256)]))
-        batches = [prepare(b) if prepare is not None else b.float() for b in some.split(64)]
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in fresh.modules()):
-            refresh_batchnorm(fresh, batches)
+            refresh_batchnorm(fresh, inputs(model, images[: min(len(images), 256)]).split(64))
     control: nn.Module = fresh.eval()
     return control
 

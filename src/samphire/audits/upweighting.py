@@ -12,19 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from samphire import records
+from samphire.audits.reading import inputs
 from samphire.audits.seen import Seen
 from samphire.data.split import Split
 from samphire.mechanisms import batch_weights, effective_sample_size, gini, lorenz
 from samphire.optim.rules import sam
 from samphire.probes.groups import Codes
 from samphire.probes.logistic import Linear
+from samphire.restore import untouched
 
 __all__ = ["RHOS", "Spread", "Upweighting", "propose", "spread_of", "upweighting", "upweighting_everywhere"]
 
 RHOS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 BATCH = 128
 MOST = 2048  # training examples that are weighed
-STILL_A_CLASSIFIER = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Upweighting:
         spreads: The real parameters first, then the radii in rising order.
         frequency: Each group's share of the examples.
         proposed: A radius, and the reason.
-        gain: By position of the example in the training part: phantom over real share of its batch's weight, at the
+        shares: By position of the example in the training part: its share of its batch's weight, real and at the
             proposed radius.
         n: Examples weighed, in batches of :data:`BATCH`.
     """
@@ -66,7 +67,7 @@ class Upweighting:
     spreads: tuple[Spread, ...]
     frequency: Mapping[str, float]
     proposed: tuple[float, str]
-    gain: Mapping[int, float]
+    shares: Mapping[int, tuple[float, float]]
     n: int
 
 
@@ -93,7 +94,7 @@ def upweighting(
         (torch.from_numpy(np.asarray(train.features[rows], np.float64)), torch.from_numpy(train.split.label[rows]))
         for rows in np.array_split(order, max(len(order) // BATCH, 1))
     ]
-    return _weighed("the last layer perturbed (LSAM)", layer, batches, order, group, names, rhos)
+    return _weighed("the last layer perturbed (LSAM)", layer, batches, order, group, names, rhos, len(head.bias))
 
 
 def upweighting_everywhere(
@@ -102,17 +103,30 @@ def upweighting_everywhere(
     """The same for a perturbation of all layers, as SAM makes it, on one batch: every radius costs two passes.
 
     Args:
-        model: The network; its ``normalize``, if any, prepares the images.
+        model: The network.
         split: The training part.
         group: Of each example.
         names: Of the groups.
         rhos: Radii to try, in rising order.
     """
-    order = _order(len(split), BATCH)
-    prepare = getattr(model, "normalize", lambda x: x)
-    inputs = prepare(torch.as_tensor(np.asarray(split.images[np.sort(order)])))
-    batch = inputs, torch.from_numpy(split.label[np.sort(order)])
-    return _weighed("all layers perturbed (SAM)", model, [batch], np.sort(order), group, names, rhos)
+    order = np.sort(_order(len(split), BATCH))
+    batch = inputs(model, split.images[order]), torch.from_numpy(split.label[order])
+    with untouched(model), torch.no_grad():
+        outputs = model(batch[0][:1]).shape[-1]
+    network = model if outputs > 1 else _TwoLogits(model)
+    return _weighed("all layers perturbed (SAM)", network, [batch], order, group, names, rhos, split.n_classes)
+
+
+class _TwoLogits(nn.Module):
+    """A binary model with one logit as one with two."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.model(x)
+        return torch.cat([torch.zeros_like(z), z], -1)
 
 
 def _order(n: int, most: int) -> Codes:
@@ -129,22 +143,20 @@ def _weighed(
     group: Codes,
     names: Sequence[str],
     rhos: Sequence[float],
+    classes: int,
 ) -> Upweighting:
     weighed = {rho: batch_weights(model, sam(rho=rho), batches) for rho in rhos}
     mine, first = group[order], weighed[rhos[0]]
     spreads = [spread_of(0.0, first.real.numpy(), first.batch.numpy(), mine, names)]
     spreads += [spread_of(rho, w.phantom.numpy(), w.batch.numpy(), mine, names) for rho, w in weighed.items()]
-    proposed = propose(spreads)
-    real, phantom = (
-        _share(weights.numpy(), first.batch.numpy()) for weights in (first.real, weighed[proposed[0]].phantom)
-    )
-    gain = phantom / np.maximum(real, np.finfo(float).tiny)
+    proposed = propose(spreads, classes)
+    shares = (_share(w.numpy(), first.batch.numpy()).tolist() for w in (first.real, weighed[proposed[0]].phantom))
     return Upweighting(
         what,
         tuple(spreads),
         {name: float(np.mean(mine == g)) for g, name in enumerate(names) if (mine == g).any()},
         proposed,
-        dict(zip(order.tolist(), gain.tolist(), strict=True)),
+        dict(zip(order.tolist(), zip(*shares, strict=True), strict=True)),
         len(order),
     )
 
@@ -172,26 +184,30 @@ def spread_of(rho: float, weights: NDArray[Any], batch: NDArray[Any], group: Cod
     )
 
 
-def propose(spreads: Sequence[Spread]) -> tuple[float, str]:
-    """A radius: the largest at which the perturbed network still gives the true class half the probability.
+def propose(spreads: Sequence[Spread], classes: int) -> tuple[float, str]:
+    """A radius: the largest at which the perturbed network is at least halfway from guessing to certainty.
 
-    That is a mean over examples. Beyond it the gradient is read where the network no longer classifies. If no radius
-    qualifies it is the smallest.
+    That is, the mean weight is at most half of :math:`1 - 1/K`, or no larger than it is without a perturbation. Beyond
+    it the gradient is read where the network hardly classifies. If no radius qualifies it is the smallest.
 
     Args:
         spreads: The real parameters first, then the radii in rising order.
+        classes: K.
     """
     real, radii = spreads[0], spreads[1:]
-    usable = [s for s in radii if s.mean <= max(STILL_A_CLASSIFIER, real.mean)]
+    usable = [s for s in radii if s.mean <= max((1 - 1 / classes) / 2, real.mean)]
     best = usable[-1] if usable else radii[0]
-    reason = (
-        f"the largest of {', '.join(f'{s.rho:g}' for s in radii)} at which the perturbed network still gives the "
-        f"true class {1 - best.mean:.0%} of the probability on average; it takes the Gini coefficient of the "
-        f"weights from {real.gini:.2f} to {best.gini:.2f}"
-        if usable
-        else f"the smallest tried: even there the true class has {1 - best.mean:.0%} of the probability on average"
+    tried = ", ".join(f"{s.rho:g}" for s in radii)
+    if not usable:
+        return (
+            best.rho,
+            f"the smallest of {tried}: even there the true class has {1 - best.mean:.0%} of the probability",
+        )
+    return best.rho, (
+        f"the largest of {tried} at which the perturbed network is still halfway from guessing to certainty (the true "
+        f"class has {1 - best.mean:.0%} of the probability on average); it takes the Gini coefficient of the weights "
+        f"from {real.gini:.2f} to {best.gini:.2f}"
     )
-    return best.rho, reason
 
 
 def _share(weights: NDArray[Any], batch: NDArray[Any]) -> NDArray[Any]:

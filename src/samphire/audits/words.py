@@ -11,6 +11,8 @@ from samphire.audits.reliance import MARGIN, Reliance
 from samphire.audits.results import Attribute, Audit
 from samphire.statistics import Interval
 
+NEAR_ZERO = 0.02  # an error so small that training need not lower it
+
 __all__ = ["Verdict", "between", "listed", "percent", "points", "verdict_of"]
 
 
@@ -108,6 +110,12 @@ def _real_feature(audit: Audit) -> str:
         random = found.controls.get("random weights")
         than = f", a network with random weights on {percent(random.mean)}" if random else ""
         return f"The real feature is lost: {error}{than}."
+    random = found.controls.get("random weights")
+    if random is not None and p.interval[1] >= random.interval[0] and p.mean > NEAR_ZERO:
+        return (
+            f"The real feature is there to be used: {error}. But a network with random weights does no worse "
+            f"({percent(random.mean)}): training has added nothing to it, and another rule may (samphire compare)."
+        )
     return f"The real feature is there to be used: {error}."
 
 
@@ -143,7 +151,7 @@ def percent(share: float) -> str:
         >>> percent(0.1234), percent(1.0)
         ('12.3 %', '100.0 %')
     """
-    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+    return "–" if math.isnan(share) else f"{_signed(share)} %"
 
 
 def points(difference: float) -> str:
