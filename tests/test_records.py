@@ -329,7 +329,8 @@ def test_another_configurations_folder_is_refused(tmp_path):
     [
         ("rows.jsonl", b'{"i": 0}\n{"i"\n{"i": 2}\n', r"damaged: line 2 is no row \('\{\"i\"'\); delete that line"),
         ("rows.jsonl", b"[1]\n", "line 1 is no row"),
-        ("config.json", b"{", r"config\.json is damaged .* compute it again"),
+        ("config.json", b"{", r"config\.json is damaged: it holds no configuration; move"),
+        ("config.json", b"[1]", r"config\.json is damaged: it holds no configuration; move"),
     ],
 )
 def test_damage_is_named_and_left_alone(tmp_path, name, content, message):

@@ -15,10 +15,10 @@ from torch import nn
 
 from samphire import probes
 from samphire.data.split import Split
-from samphire.models import ResNet18, small_cnn
 from samphire.probes import groups
-from samphire.probes.logistic import Scaler, softmax_regression, sparse_regression
+from samphire.probes.logistic import Scaler, sparse_regression
 from samphire.probes.resampling import balanced, balanced_halves, bootstrap, halves
+from samphire.probes.softmax import softmax_regression
 
 
 def two_features(n, *, share=0.5, seed=0, **values):
@@ -192,7 +192,7 @@ def test_scaler_is_scikit_learns_and_undone_exactly():
         (lambda: probes.features(nn.Linear(2, 2), torch.ones(1, 2), "fc"), "no layer of the model is named 'fc'"),
         (
             lambda: probes.features(nn.Linear(2, 2), torch.ones(1, 2), "", pool="max"),
-            "no pool is named 'max'; there are flatten, mean",
+            "no pool is named 'max'; there are flatten, channels, tokens, cls",
         ),
         (lambda: probes.features(nn.Linear(2, 2), [], ""), "no images"),
         (lambda: probe_a(np.ones((3, 1))), r"shape \(n, d\) with a row for each of 16"),
@@ -487,93 +487,3 @@ def test_dfr_takes_more_than_two_classes():
     found = probes.dfr(x, split, resamples=3)
     assert found.head().out_features == 3
     assert np.mean(found.predict(x) != split.label) < 0.1
-
-
-# Features
-
-
-class Noisy(nn.Module):
-    """A network that breaks what it can in evaluation mode: buffers, random numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
-        self.frozen = nn.BatchNorm1d(3).eval()
-        self.fc = nn.Linear(3, 2)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x):
-        self.calls += 1
-        return self.fc(self.frozen(self.body(x)) + 0 * torch.randn(len(x), 3))
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_features_leave_the_network_as_it_was(fails):
-    model = Noisy().train()
-    model.frozen.eval()
-    model(torch.randn(8, 4)).sum().backward()
-    before = {n: t.clone() for n, t in model.state_dict().items()}
-    modes = [m.training for m in model.modules()]
-    grads = [p.grad.clone() for p in model.parameters()]
-    state = torch.get_rng_state()
-    if fails:
-        with pytest.raises(RuntimeError, match="shape"):
-            probes.features(model, torch.randn(6, 5))
-        torch.set_rng_state(state)
-    else:
-        images = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-        assert probes.features(model, images).shape == (6, 3)
-        assert torch.equal(torch.get_rng_state(), state)
-    assert [m.training for m in model.modules()] == modes
-    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
-    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-
-
-def test_default_features_are_what_the_last_linear_is_given():
-    net = ResNet18(3, generator=torch.Generator().manual_seed(0)).train()
-    images = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), np.uint8)
-    found = probes.features(net, images, batch_size=2)
-    net.eval()
-    with torch.no_grad():
-        expected = net.features(net.normalize(torch.from_numpy(images)))
-    assert found == pytest.approx(expected.numpy(), abs=1e-5)
-    assert found.dtype == np.float32
-
-
-def test_any_layer_flattened_or_averaged():
-    net = small_cnn(4, generator=torch.Generator().manual_seed(0))
-    images = np.random.default_rng(0).integers(0, 256, (3, 3, 64, 32), np.uint8)
-    with torch.no_grad():
-        hidden = net[:2](torch.from_numpy(images) / 255)
-        logits = net(torch.from_numpy(images) / 255)
-    flat, out, last = (probes.features(net, images, layer) for layer in ("1", "", None))
-    assert flat == pytest.approx(hidden.flatten(1).numpy(), abs=1e-6)
-    assert out == pytest.approx(logits.numpy(), abs=1e-5)
-    assert last.shape == (3, 4096)
-    assert probes.features(net, images, "1", pool="mean") == pytest.approx(hidden.mean((2, 3)).numpy(), abs=1e-6)
-
-
-def test_batches_of_any_size_and_iterables_give_the_same():
-    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    images = torch.randn(7, 4)
-    whole = probes.features(net, images)
-    assert probes.features(net, images, batch_size=3) == pytest.approx(whole, abs=1e-6)
-    assert probes.features(net, iter(images.split(2))) == pytest.approx(whole, abs=1e-6)
-
-
-def test_the_networks_own_scale_or_a_given_one_is_applied():
-    net = nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(1, 1))
-    images = np.array([[[[255]]]], np.uint8)
-    assert probes.features(net, images).item() == 1
-    net.normalize = lambda x: x.float() / 255 - 3
-    assert probes.features(net, images).item() == -2
-    assert probes.features(net, images, prepare=lambda x: x.float()).item() == 255
-
-
-def test_a_layer_that_runs_twice_or_returns_no_tensor_is_refused():
-    layer = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="ran 2 times"):
-        probes.features(nn.Sequential(layer, layer), torch.ones(1, 2), "0")
-    with pytest.raises(TypeError, match="returned tuple"):
-        probes.features(nn.Sequential(nn.GRU(2, 2)), torch.ones(1, 3, 2), "0")

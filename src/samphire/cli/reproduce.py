@@ -34,13 +34,17 @@ def reproduce(
     else:
         with bar() as progress:
             results = experiments.reproduce(
-                names or (), scale=scale, out=out, data_root=root, progress=progress, done=done
+                names or (), scale=scale, out=out, data_root=root, progress=progress, done=done, before=_show
             )
     if as_json:
         for row in report.summary(results):
             print(json.dumps(row))
     else:
         print(f"{out / 'index.html'} has every figure and table.")
+
+
+def _show(table: report.Table) -> None:
+    Console(stderr=True).print(report.rich_table(table))
 
 
 def _claims(result: report.Result) -> Table:

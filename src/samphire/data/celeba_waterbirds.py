@@ -87,7 +87,7 @@ def read_list(path: Path, wanted: Collection[str]) -> Table:
     with text_of(path) as file:
         rows = csv.reader(file) if path.suffix == ".csv" else (line.split() for line in file)
         rows = (row for row in rows if row)
-        start = next(rows, [])
+        start: list[str] = next(rows, [])
         if path.suffix == ".csv":
             return read_rows(path, rows, start, wanted, first=2)
         if len(start) == 1 and start[0].isdigit():

@@ -43,7 +43,9 @@ def _plain(value: Any) -> Any:
     return None if value is None or type(value).__name__ in ("NAType", "NaTType") else value
 
 
-def as_codes(what: str, values: Any, names: Sequence[str] = (), *, gaps: bool = False) -> tuple[Codes, tuple[str, ...]]:
+def as_codes(
+    what: str, values: Any, names: Sequence[str] = (), *, gaps: bool = False
+) -> tuple[Codes, tuple[str, ...]]:
     """Whole numbers as the codes they are, words as their positions among the names.
 
     Args:
@@ -116,8 +118,8 @@ def coded_column(
         label: Whether a gap is an error, and numbers are classes however many there are.
 
     Example:
-        >>> coded_column("age", list(range(40)), str)[1:]
-        (('0 to 9', '10 to 19', '20 to 29', '30 to 39'), 'age has 40 values; they are grouped in 4 of about equal size.')
+        >>> coded_column("age", list(range(40)), str)[1]
+        ('0 to 9', '10 to 19', '20 to 29', '30 to 39')
     """
     if label and None in values:
         raise ValueError(f"{where(list(values).index(None))} has no {what}; every example needs a label.")
@@ -140,8 +142,8 @@ def coded_column(
     if whole and (names or (present[0] == 0 and present[-1] < 2 * len(present))):
         shown = tuple(names) or tuple(str(i) for i in range(int(present[-1]) + 1))
         codes = np.array([MISSING if value is None else int(value) for value in known], np.int64)
-        for row in np.flatnonzero((codes < MISSING) | (codes >= len(shown))):
-            raise ValueError(f"{where(int(row))}: {what} is {codes[row]}, but only 0 to {len(shown) - 1} have names.")
+        for i in np.flatnonzero((codes < MISSING) | (codes >= len(shown))):
+            raise ValueError(f"{where(int(i))}: {what} is {codes[i]}, but only 0 to {len(shown) - 1} have names.")
         return codes, shown, ""
     position = {value: i for i, value in enumerate(present)}
     codes = np.array([MISSING if value is None else position[value] for value in known], np.int64)

@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samphire.data.drawing import chosen
-from samphire.data.files import Encoded, Files
+from samphire.data.files import ENDINGS, Encoded, Files
 from samphire.data.layouts import DataSet, Layout, Parts, same_name
 from samphire.data.parquet import Columns, hugging_face
 from samphire.data.split import Split
-
-_ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 ANIMALS = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 SCENES = ("bird", "car", "chair", "dog", "person")
@@ -48,10 +46,15 @@ def read_folders(place: Path, classes: tuple[str, ...], domains: tuple[str, ...]
     of_domain = {same_name(name): i for i, name in enumerate(domains)}
     of_class = {same_name(name): i for i, name in enumerate(classes)}
     inside = [domain for domain in place.iterdir() if domain.is_dir() and same_name(domain.name) in of_domain]
+    missing = of_domain.keys() - {same_name(domain.name) for domain in inside}
+    if missing:
+        names = ", ".join(name for name in domains if same_name(name) in missing)
+        raise FileNotFoundError(f"{place} has no folder for the domain {names}; unpack it again.")
     for folder in (f for domain in inside for f in domain.iterdir() if f.is_dir()):
         if same_name(folder.name) not in of_class:
             raise ValueError(f"{folder} is none of the classes {', '.join(classes)}; move it away.")
-        names = sorted(name for name in os.listdir(folder) if PurePath(name).suffix.lower() in _ENDINGS)
+        with os.scandir(folder) as entries:
+            names = sorted(e.name for e in entries if e.is_file() and e.name.lower().endswith(ENDINGS))
         paths += [os.path.join(folder, name) for name in names]
         pairs += [(of_domain[same_name(folder.parent.name)], of_class[same_name(folder.name)])] * len(names)
     if not paths:

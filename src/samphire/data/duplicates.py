@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
@@ -18,18 +18,19 @@ __all__ = ["shared_between"]
 def shared_between(splits: Mapping[str, Split]) -> list[str]:
     """A sentence for every two parts that share images.
 
-    Images are compared by their bytes. Files are read only if another one has the same size.
+    Images are compared by their bytes: files first by their sizes, then by a piece, and only in doubt as a whole.
 
     Args:
         splits: By name.
 
     Example:
         >>> a, b = np.zeros((3, 1, 2, 2), np.uint8), np.ones((2, 1, 2, 2), np.uint8)
-        >>> shared_between({"train": Split(a, [0, 0, 1], {}), "test": Split(np.concatenate([a[:1], b]), [0, 0, 1], {})})
+        >>> train, test = Split(a, [0, 0, 1], {}), Split(np.concatenate([a[:1], b]), [0, 0, 1], {})
+        >>> shared_between({"train": train, "test": test})
         ['1 of 3 images of test are in train too, with the same content (the first: row 0).']
     """
-    sizes = Counter(size for split in splits.values() for size in _sizes(split.images))
-    contents = {name: list(_contents(split.images, sizes)) for name, split in splits.items()}
+    twins = _twins(splits)
+    contents = {name: [twins.get((name, i)) for i in range(len(split))] for name, split in splits.items()}
     sentences = []
     for first, second in combinations(splits, 2):
         known = set(contents[first]) - {None}
@@ -44,16 +45,24 @@ def shared_between(splits: Mapping[str, Split]) -> list[str]:
     return sentences
 
 
-def _sizes(images: Any) -> Iterator[int]:
-    if not isinstance(images, np.ndarray):
-        yield from (images.size(i) for i in range(len(images)))
+def _twins(splits: Mapping[str, Split]) -> dict[tuple[str, int], Any]:
+    """The content of every image that another one equals; each look is at those that the one before left in doubt."""
+    seen: dict[tuple[str, int], Any] = {(name, i): () for name, split in splits.items() for i in range(len(split))}
+    for look in (_size, _piece, _content):
+        seen = {at: (*before, look(splits[at[0]].images, at[1])) for at, before in seen.items()}
+        often = Counter(seen.values())
+        seen = {at: now for at, now in seen.items() if often[now] > 1}
+    return seen
 
 
-def _contents(images: Any, sizes: Counter[int]) -> Iterator[bytes | None]:
-    """A hash of each image; ``None`` for a file that is the only one of its size."""
-    if isinstance(images, np.ndarray):
-        yield from (hashlib.sha256(np.ascontiguousarray(image).tobytes()).digest() for image in images)
-        return
-    for i in range(len(images)):
-        alone = sizes[images.size(i)] == 1
-        yield None if alone else hashlib.sha256(images.read(i)).digest()
+def _size(images: Any, i: int) -> int:
+    return 0 if isinstance(images, np.ndarray) else images.size(i)
+
+
+def _piece(images: Any, i: int) -> bytes:
+    return b"" if isinstance(images, np.ndarray) else hashlib.sha256(images.piece(i)).digest()
+
+
+def _content(images: Any, i: int) -> bytes:
+    data = np.ascontiguousarray(images[i]).tobytes() if isinstance(images, np.ndarray) else images.read(i)
+    return hashlib.sha256(data).digest()

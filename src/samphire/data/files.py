@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 MOST_PIXELS = 2**26  # of one image: 200 MB decoded; a photograph has less, a decompression bomb more
 MOST_BYTES = 2**28  # of one encoded image
+PIECE = 1024  # bytes of an image that are looked at first, where two have one size
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # Pillow would start a program for others
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -29,6 +30,7 @@ class Encoded(Protocol):
     def read(self, i: int) -> bytes: ...
     def stamp(self, i: int) -> str: ...
     def size(self, i: int) -> int: ...
+    def piece(self, i: int) -> bytes: ...
 
 
 class Files:
@@ -68,14 +70,22 @@ class Files:
     def read(self, i: int) -> bytes:
         """The bytes of image ``i``, still encoded."""
         try:
-            check_regular(Path(self._paths[i]))
-            return Path(self._paths[i]).read_bytes()
+            check_regular(self._paths[i])
+            with open(self._paths[i], "rb", buffering=0) as file:
+                return file.readall()
         except OSError as error:
             raise type(error)(error.errno, f"image {self.name(i)} cannot be read: {error.strerror}.") from None
 
     def size(self, i: int) -> int:
         """How many bytes the file of image ``i`` has; different sizes are different images."""
         return os.stat(self._paths[i]).st_size
+
+    def piece(self, i: int) -> bytes:
+        """Some bytes in the middle of the file of image ``i``; different ones are different images."""
+        check_regular(self._paths[i])
+        with open(self._paths[i], "rb", buffering=0) as file:
+            file.seek(self.size(i) // 2)
+            return file.read(PIECE)
 
     def stamp(self, i: int) -> str:
         """Path, size and time of modification of image ``i``, which change with it; its bytes are not read."""
@@ -118,12 +128,16 @@ class Joined:
         """How many bytes image ``i`` has; different sizes are different images."""
         return self._of(i, "size")
 
+    def piece(self, i: int) -> bytes:
+        """Some bytes of image ``i``; different ones are different images."""
+        return self._of(i, "piece")
+
     def _of(self, i: int, what: str) -> Any:
         source, row = self._rows[i].tolist()
         return getattr(self._sources[source], what)(row)
 
 
-def check_regular(path: Path, most: float = MOST_BYTES) -> None:
+def check_regular(path: str | Path, most: float = MOST_BYTES) -> None:
     """Refuse what is no ordinary file, such as a pipe or a device, and one of too many bytes; nothing is read.
 
     Args:
@@ -134,7 +148,9 @@ def check_regular(path: Path, most: float = MOST_BYTES) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} must be an ordinary file, got a folder, pipe or device; replace it by the file.")
     if status.st_size > most:
-        raise ValueError(f"{path} has {status.st_size} bytes, more than the {most:.0f} allowed; is it the right file?")
+        raise ValueError(
+            f"{path} has {status.st_size} bytes, more than the {most:.0f} allowed; is it the right file?"
+        )
 
 
 def decode(data: bytes, name: str, *, most_pixels: int = MOST_PIXELS) -> NDArray[np.uint8]:

@@ -159,13 +159,17 @@ def from_columns(arrays: dict[str, Any], source: str, where: Callable[[int], str
     many = {name: array for name, array in arrays.items() if array.ndim > 1}
     single = {name: plain_values(array) for name, array in arrays.items() if array.ndim == 1}
     if logits is None and not many:
-        raise ValueError(f"{source} must have inputs, an array of two axes or more, got {', '.join(arrays) or 'none'}.")
+        raise ValueError(
+            f"{source} must have inputs, an array of two axes or more, got {', '.join(arrays) or 'none'}."
+        )
     name, note = guessed("image", image, many, source) if many else (None, "")
     name = name if name is not None or len(many) != 1 else next(iter(many))
     if many and name is None:
         raise ValueError(f"{source} has the arrays {', '.join(many)}; say with image= which of them are the inputs.")
     images, axes_note = channels_first(many[name]) if name is not None else (logits, "")
-    lengths = {key: len(values) for key, values in {**arrays, **({} if logits is None else {"logits": logits})}.items()}
+    lengths = {
+        key: len(values) for key, values in {**arrays, **({} if logits is None else {"logits": logits})}.items()
+    }
     if len(set(lengths.values())) > 1:
         described = ", ".join(f"{key} {n}" for key, n in lengths.items())
         raise ValueError(f"{source} must have one entry for each example in every array, got {described}.")
@@ -180,7 +184,9 @@ def channels_first(images: NDArray[Any]) -> tuple[NDArray[Any], str]:
         return images[:, None], f"Images of shape {images.shape[1:]} are taken for gray ones."
     if images.shape[1] in (1, 3) or images.shape[3] not in (1, 3):
         return images, ""
-    return images.transpose(0, 3, 1, 2), f"The last axis of images of shape {images.shape[1:]} is taken for the color."
+    return images.transpose(
+        0, 3, 1, 2
+    ), f"The last axis of images of shape {images.shape[1:]} is taken for the color."
 
 
 # Trees
@@ -191,7 +197,7 @@ def _tree(path: Path) -> Rows:
     files = list(_images_below(path))
     if not files:
         raise FileNotFoundError(
-            f"{path} has no table ({', '.join(e[1:] for e in tables.ENDINGS)}, npz, arrow) and no images; check the path."
+            f"{path} has no table (csv, tsv, jsonl, parquet, npz, arrow) and no images; check the path."
         )
     inside = [PurePath(file).relative_to(path).parts[:-1] for file in files]
     for file, levels in zip(files, inside, strict=True):

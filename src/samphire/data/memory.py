@@ -82,24 +82,26 @@ def _file(name: Any, row: int, root: Root) -> str:
 def _items(source: Any, image: str | None, features: Iterable[str] | str | None) -> Rows:
     names = None if features is None or isinstance(features, str) else list(features)
     columns: dict[str, list[Any]] = {}
-    inputs, note, key, hashes = _Spool(), "", "", list[str]()
-    for n, item in enumerate(_each(source)):
-        row = _by_name(item, names, n)
-        if n == 0:
-            key, note = _input_key(row, image)
-            columns = {name: [] for name in row if name != key}
-        if row.keys() != {key, *columns}:
-            raise ValueError(f"example {n} has {', '.join(row)}, but the first has {', '.join([key, *columns])}.")
-        pixels = row.pop(key)
-        if _is_picture(pixels):
-            hashes.append(hashlib.sha256(pixels.tobytes()).hexdigest())
-        else:
-            inputs.append(_array(pixels), n)
-        for name, value in row.items():
-            columns[name].append(value)
-    if not columns:
-        raise ValueError("the data have no examples, or no label beside the input; give (input, label) or dicts.")
-    images, axes_note = (Pictures(source, key, hashes), "") if hashes else channels_first(inputs.array())
+    key, note, hashes = "", "", list[str]()
+    with tempfile.TemporaryFile() as file:
+        inputs = _Spool(file)
+        for n, item in enumerate(_each(source)):
+            row = _by_name(item, names, n)
+            if n == 0:
+                key, note = _input_key(row, image)
+                columns = {name: [] for name in row if name != key}
+            if row.keys() != {key, *columns}:
+                raise ValueError(f"example {n} has {', '.join(row)}, but the first has {', '.join([key, *columns])}.")
+            pixels = row.pop(key)
+            if _is_picture(pixels):
+                hashes.append(hashlib.sha256(f"{pixels.mode} {pixels.size}".encode() + pixels.tobytes()).hexdigest())
+            else:
+                inputs.append(_array(pixels), n)
+            for name, value in row.items():
+                columns[name].append(value)
+        if not columns:
+            raise ValueError("the data have no examples, or no label beside the input; give (input, label) or dicts.")
+        images, axes_note = (Pictures(source, key, hashes), "") if hashes else channels_first(inputs.array())
     plain = {name: plain_values(values) for name, values in columns.items() if np.ndim(values[0]) == 0}
     return Rows(images, plain, lambda i: f"example {i}", "the data", notes=tuple(filter(None, (note, axes_note))))
 
@@ -141,10 +143,10 @@ def _is_picture(value: Any) -> bool:
 
 
 class _Spool:
-    """Arrays of one shape, written to a temporary file and mapped into memory."""
+    """Arrays of one shape, written to a file and mapped into memory; the map outlives the open file."""
 
-    def __init__(self) -> None:
-        self._file: Any = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the map
+    def __init__(self, file: Any) -> None:
+        self._file = file
         self._kind: tuple[Any, tuple[int, ...]] | None = None
         self._n = 0
 
@@ -204,5 +206,9 @@ class Pictures:
         return str(self._hashes[self._rows[i]])
 
     def size(self, i: int) -> int:
-        """The same for all: they are compared by content."""
+        """The same for all: they are compared by their pixels."""
         return 0
+
+    def piece(self, i: int) -> bytes:
+        """The hash of the pixels of image ``i``."""
+        return self.stamp(i).encode()

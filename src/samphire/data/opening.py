@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from samphire.data.duplicates import shared_between
 from samphire.data.fingerprints import fingerprint
 from samphire.data.folders import read_folder
 from samphire.data.memory import read_memory
-from samphire.data.rows import PART_OF, PARTS, Rows, guessed, joined
+from samphire.data.rows import PART_OF, PARTS, Rows, guessed
 from samphire.data.split import Split
 
 HELD = 0.2  # share of each group for test, and as much for val, where the user has no split
@@ -32,19 +33,24 @@ class Opened:
     """Data as they were opened.
 
     Attributes:
-        name: What the data are called, for instance the folder's name.
+        title: What the data are called, for instance the folder's name.
         parts: ``train``, ``val`` and ``test``, those that exist; images stay encoded until they are needed, see
             :func:`samphire.data.parts.at_size`.
         notes: Every guess: what the columns are taken for, how the split was drawn, what is missing, what is twice.
         logits: What a network said of the examples of each part, where the source has it.
     """
 
-    name: str
+    title: str
     parts: Mapping[str, Split]
     notes: tuple[str, ...] = ()
     logits: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """What a run calls them: the name of a built-in set, or title and fingerprint, so that others are others."""
+        return self.title if self.title in SETS or self.title in PAIRED else f"{self.title}@{self.fingerprint[:8]}"
+
+    @cached_property
     def fingerprint(self) -> str:
         """A name for the examples, see :func:`samphire.data.fingerprints.fingerprint`."""
         return fingerprint(self.parts)

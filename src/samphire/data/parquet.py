@@ -65,6 +65,10 @@ class ParquetImages:
         """How many bytes image ``i`` has; different sizes are different images."""
         return len(self.read(i))
 
+    def piece(self, i: int) -> bytes:
+        """The bytes of image ``i``: they are in memory already."""
+        return self.read(i)
+
     def read(self, i: int) -> bytes:
         """The bytes of image ``i``, still encoded."""
         file, group, row, _ = self._rows[i].tolist()
@@ -237,7 +241,7 @@ def _opened(path: Path) -> Iterator[Any]:
             return
         with parquet.ParquetFile(path) as file:
             yield file
-    except (ValueError, OSError) as error:  # what pyarrow raises for damaged files
+    except (ValueError, OSError, pyarrow.ArrowException) as error:  # for damaged files
         raise ValueError(f"{path} cannot be read as {path.suffix[1:]} ({error}); get it again.") from None
 
 
@@ -261,6 +265,9 @@ def _values(files: list[Path], columns: list[str]) -> tuple[dict[str, list[Any]]
     names: dict[str, list[str]] = {}
     for path in files:
         with _opened(path) as file:
+            for column in columns:
+                if column not in file.schema_arrow.names:
+                    raise ValueError(f"it has no column {column}, unlike {files[0].name}")
             table = file.read(columns=columns)
             about = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
         described = about.get("info", {}).get("features", {})

@@ -87,7 +87,10 @@ def image_column(given: str | None, columns: Mapping[str, Sequence[Any]], source
     likely = [name for name, values in columns.items() if str(values[0]).lower().endswith(ENDINGS)]
     name, note = guessed("image", given, columns if given is not None else likely, source)
     if name is None and len(likely) == 1:
-        name, note = likely[0], f"{source}: column {likely[0]} is taken for the image, since its values end as files do."
+        name, note = (
+            likely[0],
+            f"{source}: column {likely[0]} is taken for the image, since its values end as files do.",
+        )
     if name is None:
         raise ValueError(
             f"{source} must say which column has the images' file names, got {', '.join(columns)}; "
@@ -100,6 +103,7 @@ def joined(parts: Mapping[str, Rows]) -> Rows:
     """The rows of several parts as one, with a column ``split`` that says which is which."""
     sources = list(parts.values())
     lengths = [len(rows) for rows in sources]
+    logits = [rows.logits for rows in sources if rows.logits is not None]
     ends = np.cumsum(lengths)
     columns = {
         name: [value for rows in sources for value in rows.columns.get(name, [None] * len(rows))]
@@ -118,7 +122,7 @@ def joined(parts: Mapping[str, Rows]) -> Rows:
         source=sources[0].source,
         names={name: words for rows in sources for name, words in rows.names.items()},
         roles={**sources[0].roles, "split": "split"},
-        logits=None if any(r.logits is None for r in sources) else np.concatenate([r.logits for r in sources]),  # type: ignore[misc]
+        logits=np.concatenate(logits) if len(logits) == len(sources) else None,
         notes=tuple(dict.fromkeys(note for rows in sources for note in rows.notes)),
     )
 

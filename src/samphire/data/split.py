@@ -20,7 +20,7 @@ class Split:
 
     Args:
         images: ``uint8`` of shape (n, channels, height, width): an array, a memory map, or
-            :class:`samphire.data.files.Files` still to be decoded. Also rows of numbers (n, d), for networks on these.
+            :class:`samphire.data.files.Files` still to be decoded. Also rows of numbers, (n, d).
         label: What the network is trained on, counted from 0. Words are coded by their names.
         features: Every named feature of the examples, counted from 0, with the label among them
             (``{"bird": label, "place": ...}``); -1 where it is not known. Words are coded by their names.

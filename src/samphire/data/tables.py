@@ -120,8 +120,8 @@ def _objects(path: Path, file: Any) -> Table:
             row = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} line {number} is no JSON ({error}); mend it.") from None
-        if row is None and line.strip() or not isinstance(row, (dict, type(None))):
-            raise ValueError(f"{path} line {number} is no JSON object such as {{\"image\": ..., \"label\": ...}}.")
+        if (row is None and line.strip()) or not isinstance(row, (dict, type(None))):
+            raise ValueError(f'{path} line {number} is no JSON object such as {{"image": ..., "label": ...}}.')
         if row is not None:
             rows.append(row)
     if not rows:
@@ -156,9 +156,10 @@ def present(table: Table, names: Sequence[Any], folders: Sequence[Path]) -> tupl
 
 
 def _listing(folder: Path, parent: str) -> set[str]:
-    """The files in a folder; none if it is outside of the data set's folder."""
+    """The files in a folder, folders not counted; none if it is outside of the data set's folder."""
     if os.path.isabs(parent) and not Path(parent).is_relative_to(folder.absolute()):
         return set()
     if ".." in Path(parent).parts or not (folder / parent).is_dir():
         return set()
-    return set(os.listdir(folder / parent))
+    with os.scandir(folder / parent) as entries:
+        return {entry.name for entry in entries if entry.is_file()}

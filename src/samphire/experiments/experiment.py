@@ -62,6 +62,7 @@ class Experiment:
         data: Names of the data sets that must be there, for instance ``("mnist",)``.
         notes: Where we differ from the source, one sentence each.
         steps: How long a run takes, in steps of the toy, for the time left.
+        cost: What is there, and what the rest will take on this machine, for experiments of hours.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Experiment:
     data: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     steps: Callable[[Any], int] = steps_of
+    cost: Callable[[Sequence[Any], Places], report.Table] | None = None
 
     def at(self, scale: str) -> Any:
         """The configuration at a scale; without a reduced scale, the paper's."""

@@ -53,6 +53,7 @@ def reproduce(
     data_root: str | os.PathLike[str] | None = None,
     progress: Progress = silent,
     done: Callable[[report.Result], None] | None = None,
+    before: Callable[[report.Table], None] | None = None,
 ) -> list[report.Result]:
     """Run experiments and write their page.
 
@@ -65,6 +66,8 @@ def reproduce(
         data_root: Folder that holds the data sets, for experiments that need some.
         progress: Called with what is being done, the steps done and the steps to do.
         done: Called with each result as it is finished.
+        before: Called at the reduced and the paper's scale, before hours of work, with what is there and what the
+            rest will take on this machine, measured from a few steps.
     """
     checks.check_one_of("scale", scale, SCALES)
     experiments = [load(name) for name in dict.fromkeys(chosen or EXPERIMENTS)]
@@ -74,6 +77,10 @@ def reproduce(
         _check_data(experiment, data_root)
     started = time.perf_counter()
     work = _Work(experiments, scale, Path(out), data_root, progress)
+    if before is not None and scale in ("reduced", "paper"):
+        for name, cost in ((each.name, each.cost) for each in experiments):
+            if cost is not None:
+                before(cost(list(work.runs[name].values()), work.places))
     rows = work.rows()
     lines = [{"experiment": name, "scale": scale, "row": row} for name, group in rows.items() for row in group]
     records.write_atomic(Path(out) / "rows.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 Builder = Callable[..., nn.Module]
 Weights = Callable[[], State]
 
-__all__ = ["NETWORKS", "load"]
+__all__ = ["NETWORKS", "PACKAGES", "load"]
 
 
 def load(
@@ -99,8 +99,8 @@ def _find(spec: str) -> tuple[Builder, Weights | None]:
     if not colon:
         raise ValueError(f"no network is named {spec!r}; {hint(spec, NETWORKS)} Your own is 'module:function'.")
     module = _imported(package, spec)
-    if package in _PACKAGES:
-        return _PACKAGES[package](module, name)
+    if package in PACKAGES:
+        return PACKAGES[package](module, name)
     try:
         return functools.reduce(getattr, name.split("."), module), None
     except AttributeError:
@@ -129,14 +129,14 @@ def _timm(timm: Any, name: str) -> tuple[Builder, Weights]:
     return build, lambda: timm.create_model(name, pretrained=True).state_dict()
 
 
-_PACKAGES: dict[str, Callable[[Any, str], tuple[Builder, Weights]]] = {"torchvision": _torchvision, "timm": _timm}
+PACKAGES: dict[str, Callable[[Any, str], tuple[Builder, Weights]]] = {"torchvision": _torchvision, "timm": _timm}
 
 
 def _imported(package: str, spec: str) -> Any:
     try:
         return required(package, spec, f"pip install {package}, or add its folder to PYTHONPATH")
     except Exception as error:
-        if package not in _PACKAGES or isinstance(error, ValueError):
+        if package not in PACKAGES or isinstance(error, ValueError):
             raise
         raise ValueError(  # for instance torchvision's wheel for CUDA beside a PyTorch without it
             f"{spec} needs {package}, which is installed but fails on import ({first_line(error)}); "

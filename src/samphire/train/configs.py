@@ -21,6 +21,7 @@ from samphire.checks import (
     check_one_of,
     check_whole,
 )
+from samphire.data.parts import ProbeOn
 from samphire.models.loading import NETWORKS
 from samphire.optim import RULES
 from samphire.optim.requests import Rule, rho_of, with_rho
@@ -46,7 +47,8 @@ class Config:
     Runs with equal seeds are paired: they share initial weights, order of the batches and crops, whatever the rule.
 
     Args:
-        data: A name of :func:`samphire.data.load` with a validation part.
+        data: A name of :func:`samphire.data.load` with a validation part, or, for data of one's own, the name that
+            :func:`samphire.data.open` gave them, such as ``birds@3f2a9c01``.
         model: A name for :func:`samphire.models.load`.
         weights: What training starts from, as there; ``None`` for fresh weights.
         rule: ``"sgd"``, or a rule of ``samphire.optim.RULES``. ``"lsam"`` runs its body once (one-pass), except
@@ -69,7 +71,10 @@ class Config:
         target: Domain to transfer to, for sets with domains.
         examples: How many of the training part to train on, chosen within groups; ``None`` for all.
         probe_at: Epochs after which features are probed; the end always is.
-        resamples: Balanced samples that probes are trained on; 0 for no probes.
+        probe_on: What probes are trained on: ``"train"``, the training images (those of dominoes paired anew: the
+            paper's way), or ``"val"``, images the network never saw. Sets with domains are probed on the target.
+        resamples: Balanced halves that choose the probes' penalty and, where groups differ in size, balanced samples
+            that they are trained on; 0 for no probes.
         keep: Epochs after which the weights are kept, as ``epoch-<n>.pt``; 0 for before training.
         perturbation: Under torchrun: ``"global"``, of the whole batch, or ``"local"``, each rank its own.
         seed: Of everything random except the data set's own splits.
@@ -102,13 +107,14 @@ class Config:
     target: str | None = None
     examples: Count | None = None
     probe_at: tuple[int, ...] = ()
+    probe_on: ProbeOn = "val"
     resamples: Whole = 20
     keep: tuple[int, ...] = ()
     perturbation: Literal["global", "local"] = "global"
     seed: Whole = 0
 
     def __post_init__(self) -> None:
-        check_one_of("data set", self.data, DEFAULTS)
+        _check_data(self.data)
         check_one_of("rule", self.rule, ("sgd", *RULES))
         check_one_of("method", self.method, METHODS)
         if not isinstance(self.model, str) or ":" not in self.model:
@@ -157,7 +163,7 @@ class Config:
 
     @property
     def _has_domains(self) -> bool:
-        return DEFAULTS[self.data] is DOMAINS
+        return DEFAULTS.get(self.data) is DOMAINS
 
     @property
     def radius(self) -> float:
@@ -187,7 +193,10 @@ class Config:
         return {**METHODS[self.method], **dict(self.method_settings)}[name]
 
 
-DOMINOES: dict[str, Any] = {"model": "small_cnn", "epochs": 20, "batch": 100, "lr": 0.05, "weight_decay": 0.0}
+DOMINOES: dict[str, Any] = {
+    "model": "small_cnn", "epochs": 20, "batch": 100, "lr": 0.05, "weight_decay": 0.0, "probe_on": "train",
+    "resamples": 5,
+}  # fmt: skip
 FACES: dict[str, Any] = {
     "model": "resnet18", "weights": "imagenet", "epochs": 20, "batch": 128, "lr": 0.001, "weight_decay": 1e-4,
     "size": 64,
@@ -203,10 +212,17 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "vlcs": DOMAINS,
     "officehome": DOMAINS,
 }
+OWN: dict[str, Any] = BIRDS | {"epochs": 20}  # for data of one's own
+
+
+def _check_data(name: object) -> None:
+    """Refuse a name that is neither built in nor that of opened data."""
+    if not (isinstance(name, str) and "@" in name):
+        check_one_of("data set", name, DEFAULTS)
 
 
 def appendix_b(data: str, **settings: Any) -> Config:
-    """The paper's settings for a data set, with some of them changed.
+    """The paper's settings for a data set, with some of them changed; own data have those of Waterbirds, 20 epochs.
 
     Args:
         data: The data set.
@@ -225,8 +241,8 @@ def appendix_b(data: str, **settings: Any) -> Config:
         augmentation of the sets with domains are not printed: we take those of Waterbirds, at 224 pixels and for
         20 epochs.
     """
-    check_one_of("data set", data, DEFAULTS)
-    return Config(data, **{**DEFAULTS[data], **settings})
+    _check_data(data)
+    return Config(data, **{**DEFAULTS.get(data, OWN), **settings})
 
 
 def parse(data: str, given: Iterable[str]) -> Config:

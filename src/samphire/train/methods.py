@@ -46,9 +46,19 @@ def positions(config: Config, before: TrainedRun | None, parts: Parts, device: t
         chosen = reweighting.upsampled(errors, len(parts.train), config.method_setting("times")).numpy()
         return lambda generator: chosen
     if config.method in ("reweight", "group_dro"):
+        _check_known(config, parts)
         group = np.unique(parts.train.group, return_inverse=True)[1]
         return lambda generator: np.array(list(reweighting.balanced_sampler(group, generator=generator)))
     return None
+
+
+def _check_known(config: Config, parts: Parts) -> None:
+    unknown = int((~parts.train.known).sum())
+    if unknown:
+        raise ValueError(
+            f"{config.method} needs the group of every training example, but {unknown} of {len(parts.train)} lack a "
+            "feature; leave these out, name other features, or take method=erm."
+        )
 
 
 def example_loss(config: Config, parts: Parts) -> GroupDRO | None:

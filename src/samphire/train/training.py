@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,19 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from samphire import models, records
+from samphire.checks import check_whole
 from samphire.data import augment
 from samphire.data.parts import Parts
 from samphire.models.layers import Normalize
+from samphire.models.weights import first_line
 from samphire.optim import SharpnessAware, in_perturbed_pass, last_layer
 from samphire.progress import Progress
 from samphire.records import Row, generator
+from samphire.restore import untouched
+from samphire.train import checkpoints
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks
-from samphire.train.judging import judge, probe_features
+from samphire.train.judging import ProbeSettings, judge, probe_features
 from samphire.train.methods import Positions, example_loss
 
 CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for a GPU
@@ -48,7 +53,9 @@ class Training:
             config.model, parts.train.n_classes, config.weights, generator=generator(config.seed, "init")
         )
         if config.weights is None:
-            net.normalize = Normalize(augment.moments(parts.whole.images)[0])
+            images = parts.whole.images
+            net.normalize = Normalize(augment.moments(images)[0]) if images.dtype == np.uint8 else Normalize()
+        check_fits(net, config.model, parts)
         self.net: Any = net.to(ranks.device, memory_format=torch.channels_last)
         self.group = torch.from_numpy(parts.train.group).to(ranks.device)
         self.visited = self._visited()
@@ -88,7 +95,10 @@ class Training:
     def scale(self) -> dict[str, Any]:
         """What must be known to use the network."""
         normalize = self.net.normalize
-        return {"mean": normalize.mean, "std": normalize.std, "classes": self.parts.train.n_classes}
+        train = self.parts.train
+        return {
+            "mean": normalize.mean, "std": normalize.std, "classes": train.n_classes, "names": list(train.classes)
+        }  # fmt: skip
 
     # State
 
@@ -103,20 +113,31 @@ class Training:
             "rows": self.rows,
         }
 
-    def load(self, state: Mapping[str, Any] | None) -> None:
-        """Resume from a state, if there is one."""
-        if state is None:
-            return
-        if state["ranks"] != self.ranks.count:
+    def resume(self, state: Mapping[str, Any], source: Path) -> bool:
+        """Go on from a state; False, with this training spoilt, if it is no state of this configuration.
+
+        Args:
+            state: As :meth:`state` gave it.
+            source: The file it came from, for the log.
+        """
+        if "ranks" in state and state["ranks"] != self.ranks.count:
             raise ValueError(
                 f"a run begun by {state['ranks']} processes must be resumed by as many, got {self.ranks.count}; "
                 "start as many, or train into another folder."
             )
-        self.done, self.rows = state["done"], list(state["rows"])
-        self.net.load_state_dict(state["model"])
-        self.opt.load_state_dict(state["optimizers"][self.ranks.rank])
-        if self.loss is not None:
-            self.loss.load_state_dict(state["loss"])
+        try:
+            self.done, self.rows = state["done"], list(state["rows"])
+            check_whole("epochs done", self.done, 1, self.config.epochs)
+            if [row["epoch"] for row in self.rows] != list(range(1, self.done + 1)):
+                raise ValueError("its rows are not those of its epochs")
+            self.net.load_state_dict(state["model"])
+            self.opt.load_state_dict(state["optimizers"][self.ranks.rank])
+            if self.loss is not None:
+                self.loss.load_state_dict(state["loss"])
+        except Exception as error:  # whatever another network, or another type, raises
+            checkpoints.passed_over(source, error)
+            return False
+        return True
 
     # An epoch
 
@@ -137,7 +158,7 @@ class Training:
         with _seeded(records.seed(config.seed, f"step {self.done}") + self.ranks.rank, self.ranks.device):
             for i, (x, y, at) in enumerate(batches):
                 self._set_lr(self.done * self.steps + i)
-                sums += self._step(x.contiguous(memory_format=torch.channels_last), y, at, i)
+                sums += self._step(_channels_last(x), y, at, i)
                 if i % CHECK_EVERY == 0 and not math.isfinite(self.ranks.total(sums[0].clone()).item()):
                     break
                 progress(self._status(), self.done * self.steps + i + 1, config.epochs * self.steps)
@@ -215,8 +236,31 @@ class Training:
             if config.resamples:
                 what = f"{config.data}, {config.rule}: probes after epoch {self.done}"
                 progress(what, self.done * self.steps, config.epochs * self.steps)
-                row |= probe_features(self.net, parts, config.resamples)
+                row |= probe_features(self.net, parts, ProbeSettings(config.resamples))
         return row
+
+
+def check_fits(net: nn.Module, name: str, parts: Parts) -> None:
+    """Refuse a network that cannot take the images or has not an output for each class: one pass of two of them."""
+    shape, classes = parts.whole.images.shape[1:], parts.train.n_classes
+    two = torch.zeros(2, *shape)
+    try:
+        with untouched(net):
+            out = net(two)
+    except Exception as error:  # a network may raise anything
+        raise ValueError(
+            f"model={name} cannot take inputs of shape {tuple(shape)} ({first_line(error)}); "
+            "choose another model, or another size=."
+        ) from None
+    if not isinstance(out, Tensor) or out.shape != (2, classes):
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ValueError(
+            f"model={name} must return an output for each of {classes} classes, (2, {classes}), got {got}."
+        )
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def _exact(device: torch.device) -> torch.dtype:
