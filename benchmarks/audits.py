@@ -45,8 +45,8 @@ def never_learned(seed):
     seen, other = (case(s, 0.9, place=0.0, test=2000) for s in (seed, seed + 10_000))
     rows = {part: probed_rows(seen[part], "bird", "place").rows for part in ("val", "test")}
     controls = {"random weights": {part: other[part].features[chosen] for part, chosen in rows.items()}}
-    found = decodability(seen["val"], seen["test"], "place", "bird", "place", controls, resamples=3)
-    return corner(found, "undecided")
+    found = decodability(seen["val"], seen["test"], "bird", "place", controls, resamples=3)
+    return corner(found["place"], "undecided")
 
 
 def show(what, count, n):

@@ -4,6 +4,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from samphire.models import Normalize
+
 NAMES = {"kind": ("duck", "wren"), "scene": ("land", "water")}
 
 
@@ -52,4 +54,5 @@ def trained(data, epochs=12, seed=0):
             opt.zero_grad()
             nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
             opt.step()
+    model.normalize = Normalize()
     return model.eval()

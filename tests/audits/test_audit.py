@@ -5,10 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from audits.shortcuts import NAMES, table, trained
 from torch import nn
 
 import samphire
+from audits.shortcuts import NAMES, table, trained
 from samphire.audits import reading
 from samphire.audits.example import example
 from samphire.audits.remedy import fixed_weights

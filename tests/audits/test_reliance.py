@@ -11,6 +11,7 @@ from samphire.audits.remedy import predictive, remedy
 from samphire.audits.seen import Seen, crossing, head_from, some_of_each, two_columns
 from samphire.data.split import Split
 from samphire.probes import Probe
+from samphire.probes.tuning import Tuned
 
 DIAGONAL = Alignment(np.array([[1, -1], [-1, 1]]), "training")
 
@@ -114,7 +115,7 @@ def test_the_predictive_interval_is_that_of_new_examples():
 
 
 def probed(error, reach=0.02):
-    return Probe("a", (error,), (1.0,), 10, (), (error - reach, error + reach))
+    return Probe("a", (error,), Tuned(1.0, {1.0: error}), "global", 10, (), (error - reach, error + reach))
 
 
 @pytest.mark.parametrize(
@@ -137,14 +138,14 @@ def test_corners(trained, random, judgment, expected):
 def test_a_feature_that_the_inputs_do_not_show_was_never_learned():
     for seed in range(3):
         seen = example(0.9, place=0.0, seed=seed)
-        found = decodability(seen["val"], seen["test"], "place", "bird", "place", {}, resamples=2)
-        assert corner(found, "undecided") == "never learned"
+        found = decodability(seen["val"], seen["test"], "bird", "place", {}, resamples=2)
+        assert corner(found["place"], "undecided") == "never learned"
 
 
 def test_what_cannot_be_probed_says_why():
     seen = example(1.0, val=60)
     val = seen["train"]  # the attribute is the label here, so two cells are empty
-    found = decodability(val, seen["test"], "place", "bird", "place", {})
+    found = decodability(val, seen["test"], "bird", "place", {})["place"]
     assert found.trained is None
     assert "bird=land, place=sea has 0" in found.problem
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.linalg import sqrtm
 
 from samphire.probes.erasure import erase, erase_random
-from samphire.probes.logistic import softmax_regression
+from samphire.probes.softmax import softmax_regression
 
 SHAPES = [(300, 5, 2, False), (300, 5, 3, False), (300, 5, 2, True), (60, 100, 3, False), (60, 100, 3, True)]
 

@@ -25,6 +25,7 @@ from samphire.audits.results import Audit
 from samphire.audits.seen import Seen, crossing, two_columns
 from samphire.audits.upweighting import MOST, Upweighting, upweighting_everywhere
 from samphire.checks import check_one_of
+from samphire.data.catalog import PAIRED
 from samphire.data.opening import Opened
 from samphire.data.parts import at_size
 from samphire.data.split import Split
@@ -32,7 +33,7 @@ from samphire.probes.groups import joint_groups
 from samphire.probes.logistic import Linear
 from samphire.progress import Progress, silent, stretch
 
-__all__ = ["audit"]
+__all__ = ["audit", "is_built_in"]
 
 PathLike = str | os.PathLike[str]
 
@@ -121,9 +122,14 @@ def audit(
     )
 
 
+def is_built_in(data: Any) -> bool:
+    """Whether data are named that come with the package."""
+    return isinstance(data, str) and (data in samphire.data.SETS or data in PAIRED)
+
+
 def _open(data: Any, label: str | None, features: Any) -> Opened:
     """Data by any door; a built-in set has columns of its own, and the wanted ones are chosen afterwards."""
-    if isinstance(data, str) and data in samphire.data.SETS:
+    if is_built_in(data):
         return samphire.data.open(data)
     return samphire.data.open(data, label=label, features=features)
 

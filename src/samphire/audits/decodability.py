@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from samphire.audits.reliance import Judgment
 from samphire.audits.seen import Seen, crossing, some_of_each
-from samphire.probes import Probe, probe
+from samphire.probes import Probe, probes
 from samphire.progress import Progress, silent, stretch
 
 __all__ = ["RANDOM_WEIGHTS", "SHUFFLED", "Corner", "Decodability", "corner", "decodability", "probed_rows"]
@@ -68,20 +67,18 @@ def probed_rows(seen: Seen, label: str, attribute: str) -> Any:
 def decodability(
     val: Seen,
     test: Seen,
-    feature: str,
     label: str,
     attribute: str,
     controls: Mapping[str, Mapping[str, Any]],
     *,
     resamples: int = 5,
     progress: Progress = silent,
-) -> Decodability:
-    """Probe errors of one feature, balanced over label and attribute.
+) -> dict[str, Decodability]:
+    """Probe errors of label and attribute, balanced over both.
 
     Args:
         val: Where probes are trained.
         test: Where they are tested.
-        feature: What is read: the label or the attribute.
         label: The label's name.
         attribute: The attribute's name.
         controls: By network and part (``val``, ``test``): its features of the rows of :func:`probed_rows`.
@@ -89,20 +86,22 @@ def decodability(
         progress: Counts resamples.
     """
     a, b = probed_rows(val, label, attribute), probed_rows(test, label, attribute)
-    values = max(a.split.sizes[feature], b.split.sizes[feature])
-    n = 2 + len(controls)
-    measures = iter(
-        partial(probe, resamples=resamples, progress=stretch(progress, i / n, (i + 1) / n)) for i in range(n)
-    )
+    values = {name: max(a.split.sizes[name], b.split.sizes[name]) for name in (label, attribute)}
+    mine = {"val": val.features[a.rows], "test": test.features[b.rows]}
+    networks: dict[str, tuple[Mapping[str, Any], bool]] = {"": (mine, False), SHUFFLED: (mine, True)}
+    networks |= {name: (features, False) for name, features in controls.items()}
+    results: dict[str, dict[str, Probe]] = {}
     try:
-        inputs = val.features[a.rows], a.split, test.features[b.rows], b.split, feature
-        trained = next(measures)(*inputs)
+        for i, (name, (features, shuffled)) in enumerate(networks.items()):
+            part = stretch(progress, i / len(networks), (i + 1) / len(networks))
+            settings: Any = {"resamples": resamples, "shuffle_labels": shuffled, "progress": part}
+            results[name] = probes(features["val"], a.split, features["test"], b.split, **settings)
     except ValueError as problem:
-        return Decodability(feature, values, None, {}, str(problem))
-    results = {SHUFFLED: next(measures)(*inputs, shuffle_labels=True)}
-    for name, parts in controls.items():
-        results[name] = next(measures)(parts["val"], a.split, parts["test"], b.split, feature)
-    return Decodability(feature, values, trained, results)
+        return {name: Decodability(name, n, None, {}, str(problem)) for name, n in values.items()}
+    return {
+        name: Decodability(name, n, results[""][name], {k: p[name] for k, p in results.items() if k})
+        for name, n in values.items()
+    }
 
 
 def corner(found: Decodability, judgment: Judgment) -> Corner:

@@ -7,7 +7,8 @@ import numpy as np
 from samphire import records
 from samphire.audits.seen import Seen
 from samphire.data.split import Split
-from samphire.probes.logistic import Scaler, softmax_regression
+from samphire.probes.logistic import Scaler
+from samphire.probes.softmax import softmax_regression
 
 __all__ = ["example"]
 

@@ -12,6 +12,8 @@ from samphire.audits.results import Sheet
 from samphire.audits.seen import Seen
 from samphire.baselines.infer_groups import Clusters, infer_groups
 from samphire.data.split import Split
+from samphire.probes.logistic import Scaler
+from samphire.probes.softmax import softmax_regression
 
 __all__ = ["CLUSTER", "HOW", "inferred", "inferred_sheets"]
 
@@ -74,8 +76,6 @@ def inferred_sheets(seen: Mapping[str, Seen]) -> tuple[Sheet, ...]:
 
 def _biased(val: Seen) -> np.ndarray:
     """Logits of a linear model with a strong penalty: it can use little but what is most common."""
-    from samphire.probes.logistic import Scaler, softmax_regression
-
     x = np.asarray(val.features, np.float64)
     x = Scaler.of(x)(x)
     fit = softmax_regression(x, val.split.label, val.split.n_classes, [100.0])[0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from samphire.audits.association import Alignment, alignment, association
-from samphire.audits.decodability import corner, decodability
+from samphire.audits.decodability import Decodability, corner, decodability
 from samphire.audits.reliance import MARGIN, erasures, label_reliance, reliance
 from samphire.audits.remedy import Remedy, remedy
 from samphire.audits.results import Attribute, Audit, Label
@@ -52,20 +52,15 @@ def audit_seen(
     val, test = seen["val"], seen["test"]
     train = seen["train"].split if train is None and "train" in seen else train
     head = head_from(seen) if head is None else head
-    steps = 2 + len(attributes)
-    measured = [
-        _attribute(
-            seen, label, name, len(attributes), train, head, (controls or {}).get(name, {}), resamples,
-            stretch(progress, i / steps, (i + 1) / steps),
-        )
-        for i, name in enumerate(attributes)
-    ]  # fmt: skip
+    steps = 1 + len(attributes)
+    found: dict[str, dict[str, Decodability]] = {}
+    for i, name in enumerate(attributes):
+        part = stretch(progress, i / steps, (i + 1) / steps)
+        others = (controls or {}).get(name, {})
+        found[name] = decodability(val, test, label, name, others, resamples=resamples, progress=part)
+    measured = [_attribute(seen, label, name, len(attributes), train, head, found[name][name]) for name in attributes]
     audit = Audit(_NO_LABEL, tuple(measured), None, "", ())
     main = audit.main.name
-    found = _label(
-        val, test, label, main, (controls or {}).get(main, {}), resamples,
-        stretch(progress, 1 - 2 / steps, 1 - 1 / steps),
-    )  # fmt: skip
     fixed, problem = _remedy(val, test, label, main, stretch(progress, 1 - 1 / steps, 1))
     notes = [] if head is not None else ["The logits are no linear function of the features, so nothing was erased."]
     weighed: tuple[Upweighting, ...] = ()
@@ -76,7 +71,7 @@ def audit_seen(
         weighed = (replace(one, shares={int(crossed.rows[i]): both for i, both in one.shares.items()}),)
     return replace(
         audit,
-        label=found,
+        label=_label(test, label, main, found[main][label]),
         remedy=fixed,
         remedy_problem=problem,
         upweighting=weighed,
@@ -95,9 +90,7 @@ def _attribute(
     attributes: int,
     train: Any,
     head: Linear | None,
-    controls: Mapping[str, Mapping[str, Any]],
-    resamples: int,
-    progress: Progress,
+    found: Decodability,
 ) -> Attribute:
     val, test = seen["val"], seen["test"]
     crossed = {part: crossing(s.split, label, name) for part, s in (("val", val), ("test", test))}
@@ -105,7 +98,6 @@ def _attribute(
     aligned = alignment(trained, crossed["val"], val.predicted[crossed["val"].rows])
     wrong = test.wrong[crossed["test"].rows]
     relied = reliance(crossed["test"], wrong, aligned, attributes)
-    found = decodability(val, test, name, label, name, controls, resamples=resamples, progress=progress)
     counted = crossed["val"] if trained is None else trained
     return Attribute(
         name,
@@ -137,18 +129,9 @@ def _errors(predicted: Any, test: Crossing, train: Crossing) -> Errors:
     return errors(predicted, test.split, train.split.subset(np.isin(train_codes, codes)))
 
 
-def _label(
-    val: Seen,
-    test: Seen,
-    label: str,
-    beside: str,
-    controls: Mapping[str, Mapping[str, Any]],
-    resamples: int,
-    progress: Progress,
-) -> Label:
+def _label(test: Seen, label: str, beside: str, found: Decodability) -> Label:
     crossed = crossing(test.split, label, beside)
     value, interval = label_reliance(crossed, test.wrong[crossed.rows])
-    found = decodability(val, test, label, label, beside, controls, resamples=resamples, progress=progress)
     judged = "relied on" if interval[0] > MARGIN else "not relied on" if interval[1] < MARGIN else "undecided"
     return Label(label, found, value, interval, corner(found, judged), beside)  # type: ignore[arg-type]
 

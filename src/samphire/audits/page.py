@@ -6,7 +6,7 @@ import base64
 import os
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from samphire import records
 from samphire.audits import figures, tables, words
@@ -17,24 +17,25 @@ from samphire.report.pictures import PIXELS
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["html", "write"]
+__all__ = ["html", "render", "write_page"]
 
 
 def html(audit: Audit) -> str:
-    """The page: no script, no font, no image file; every text is escaped."""
-    return (
-        environment()
-        .get_template("audit.html")
-        .render(audit=audit, verdict=audit.judged, figures=figures, tables=tables)
-    )
+    """An audit as a page: no script, no font, no image file; every text is escaped."""
+    return render("audit.html", audit=audit, verdict=audit.judged, figures=figures, tables=tables)
 
 
-def write(audit: Audit, path: str | os.PathLike[str]) -> Path:
-    """Write the page, whole or not at all; the folder is made if absent."""
+def render(template: str, **values: Any) -> str:
+    """A template of this folder, filled."""
+    return _environment().get_template(template).render(**values)
+
+
+def write_page(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a page, whole or not at all; the folder is made if absent."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        records.write_atomic(path, html(audit).encode())
+        records.write_atomic(path, text.encode())
     except OSError as error:
         message = f"cannot write the page to {path}: {error.strerror}; choose another place."
         raise type(error)(error.errno, message) from None
@@ -42,7 +43,7 @@ def write(audit: Audit, path: str | os.PathLike[str]) -> Path:
 
 
 @cache
-def environment() -> Environment:
+def _environment() -> Environment:
     """Templates of this folder, then the report's; whatever is put into them is escaped."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 

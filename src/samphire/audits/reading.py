@@ -18,7 +18,6 @@ from samphire import records
 from samphire.audits.seen import Seen, two_columns
 from samphire.baselines import refresh_batchnorm
 from samphire.data.split import Split
-from samphire.models.layers import Normalize
 from samphire.optim.scopes import last_linear
 from samphire.probes import features
 from samphire.probes.logistic import Linear
@@ -101,11 +100,11 @@ def fingerprint(model: nn.Module, *others: Any) -> str:
 
 
 def inputs(model: nn.Module, images: Any) -> Tensor:
-    """Examples as the network takes them, as :func:`samphire.probes.features` prepares them."""
-    x = torch.as_tensor(np.array(images))
-    prepare = getattr(model, "normalize", Normalize() if x.dtype == torch.uint8 else None)
+    """Examples as the network takes them, on its device; :func:`samphire.probes.features` prepares them alike."""
     parameter = next(model.parameters())
-    x = x.to(parameter.device) if prepare is None else prepare(x.to(parameter.device))
+    x = torch.as_tensor(np.array(images)).to(parameter.device)
+    normalize: Any = getattr(model, "normalize", None)
+    x = normalize(x) if callable(normalize) else x
     return x.to(parameter.dtype) if x.is_floating_point() else x
 
 

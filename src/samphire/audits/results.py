@@ -167,9 +167,9 @@ class Audit:
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write everything as one page that opens anywhere, offline; returns its path."""
-        from samphire.audits.page import write
+        from samphire.audits.page import html, write_page
 
-        return write(self, path)
+        return write_page(path, html(self))
 
     def __str__(self) -> str:
         return self.verdict

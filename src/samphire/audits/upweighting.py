@@ -187,8 +187,8 @@ def spread_of(rho: float, weights: NDArray[Any], batch: NDArray[Any], group: Cod
 def propose(spreads: Sequence[Spread], classes: int) -> tuple[float, str]:
     """A radius: the largest at which the perturbed network is at least halfway from guessing to certainty.
 
-    That is, the mean weight is at most half of :math:`1 - 1/K`, or no larger than it is without a perturbation. Beyond
-    it the gradient is read where the network hardly classifies. If no radius qualifies it is the smallest.
+    That is, the mean weight is at most half of :math:`1 - 1/K`, or no larger than it is without a perturbation.
+    Beyond it the gradient is read where the network hardly classifies. If no radius qualifies it is the smallest.
 
     Args:
         spreads: The real parameters first, then the radii in rising order.
@@ -204,8 +204,8 @@ def propose(spreads: Sequence[Spread], classes: int) -> tuple[float, str]:
             f"the smallest of {tried}: even there the true class has {1 - best.mean:.0%} of the probability",
         )
     return best.rho, (
-        f"the largest of {tried} at which the perturbed network is still halfway from guessing to certainty (the true "
-        f"class has {1 - best.mean:.0%} of the probability on average); it takes the Gini coefficient of the weights "
+        f"the largest of {tried} at which the perturbed network is still halfway from guessing to certainty (the "
+        f"true class has {1 - best.mean:.0%} of the probability on average); it takes the Gini coefficient of the weights "
         f"from {real.gini:.2f} to {best.gini:.2f}"
     )
 

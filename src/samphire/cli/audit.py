@@ -15,19 +15,16 @@ from torch import nn
 from samphire import data, models, records, report
 from samphire.audits import Audit
 from samphire.audits import audit as audited
+from samphire.audits.audit import is_built_in
 from samphire.audits.remedy import fixed_weights
-from samphire.cli.options import AsJson, Cache
+from samphire.cli.options import AsJson, Cache, Features, Image, Label, Split
+from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.train.trained import load_weights
 
 Source = Annotated[
-    str, typer.Argument(metavar="DATA", help="A folder, table or .npz file of your own, or a built-in set.")
+    str, typer.Argument(metavar="DATA", help="Your own folder, table or .npz file, or a built-in set.")
 ]
-Label = Annotated[str | None, typer.Option(help="Column of the label.")]
-Features = Annotated[str | None, typer.Option(help="Columns of attributes, with commas; none to infer groups.")]
-Image = Annotated[str | None, typer.Option(help="Column of the image files.")]
-SplitColumn = Annotated[str | None, typer.Option("--split", help="Column that says train, val or test.")]
-DataRoot = Annotated[Path | None, typer.Option(help="The folder of a built-in set, or the one above it.")]
 Network = Annotated[
     str | None, typer.Option(help="Network: timm:NAME, torchvision:NAME, module:function, or one of ours.")
 ]
@@ -42,8 +39,8 @@ def audit(
     label: Label = None,
     features: Features = None,
     image: Image = None,
-    split: SplitColumn = None,
-    root: DataRoot = None,
+    split: Split = None,
+    root: Annotated[Path, typer.Option(help="The folder of a built-in set, or the one above it.")] = Path("data"),
     pretrained: Annotated[str | None, typer.Option(help="Weights the training began with: a control.")] = None,
     layer: Annotated[str | None, typer.Option(help="A module's name instead of the last Linear's input.")] = None,
     size: Side = 224,
@@ -57,7 +54,7 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say what a model leans on, what that costs and what to do: one page. Goes on where it was stopped."""
-    opened = open_data(source, label=label, features=features, image=image, split=split, root=root)
+    opened = opened_data(source, label=label, features=features, image=image, split=split, root=root)
     classes = next(iter(opened.parts.values())).n_classes
     network = None if model is None else loaded(model, classes, weights)
     before: Any = None if pretrained is None or model is None else models.load(model, classes, pretrained)
@@ -84,11 +81,13 @@ def audit(
     _show(result, page, as_json)
 
 
-def open_data(source: str, *, label: str | None, features: str | None, root: Path | None, **columns: Any) -> Any:
+def opened_data(source: str, *, root: Path, label: str | None, features: str | None, **columns: Any) -> data.Opened:
     """Data of any kind; the columns of a built-in set are its own, and are chosen from afterwards."""
-    if source in data.SETS or not Path(source).exists():
+    if is_built_in(source):
         return data.open(source, root=root)
-    return data.open(source, label=label, features=features, root=root, **columns)
+    opened = own_data(source, label=label, features=features, **columns)
+    assert opened is not None
+    return opened
 
 
 def loaded(model: str, classes: int, weights: Path | None) -> nn.Module:
