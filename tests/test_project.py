@@ -119,7 +119,7 @@ def test_every_rule_has_example_and_passes_in_its_docstring(name):
     assert "Args:" in doc
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reference.md", "docs/recipes.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/reference.md", "docs/recipes.md", "docs/audit.md"])
 def test_code_in_the_pages_runs(page):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
     assert blocks
