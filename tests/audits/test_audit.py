@@ -1,6 +1,7 @@
 """A network with a shortcut, from its pictures to the verdict; what it leaves behind; what it refuses."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import samphire
 from audits.shortcuts import NAMES, table, trained
 from samphire.audits import reading
 from samphire.audits.example import example
+from samphire.audits.inference import inferred
+from samphire.audits.measuring import audit_seen
 from samphire.audits.remedy import fixed_weights
 
 
@@ -245,3 +248,27 @@ def test_features_without_logits():
 def test_a_group_that_nobody_has_found(model, data):
     with pytest.raises(ValueError, match="there is no group 'cluster9'"):
         samphire.audit(model, data, label="kind", features="none", names={"cluster9": "beach"})
+
+
+class Watched:
+    """Features that remember how many rows were asked for at once."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.most = array, array.shape, 0
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, rows):
+        part = self.array[rows]
+        self.most = max(self.most, len(part))
+        return part
+
+
+def test_features_are_read_piece_by_piece():
+    seen = example(test=30_000, val=9000, train=9000)
+    watched = {part: replace(s, features=Watched(s.features)) for part, s in seen.items()}
+    audit_seen(watched, "bird", ["place"])
+    assert max(s.features.most for s in watched.values()) <= 8192
+    inferred(watched, {})
+    assert max(s.features.most for s in watched.values()) <= 8192

@@ -10,14 +10,15 @@ import numpy as np
 from samphire.audits.pictures import SHOWN, are_pictures, contact_sheet
 from samphire.audits.results import Sheet
 from samphire.audits.seen import Seen
-from samphire.baselines.infer_groups import Clusters, infer_groups
+from samphire.baselines.infer_groups import Clusters, Codes, infer_groups
 from samphire.data.split import Split
-from samphire.probes.logistic import Scaler
+from samphire.probes.logistic import Array, Scaler
 from samphire.probes.softmax import softmax_regression
 
 __all__ = ["CLUSTER", "HOW", "inferred", "inferred_sheets"]
 
 CLUSTER = "cluster"
+MOST = 4096  # examples that clusters are fitted to
 HOW = (
     "Nobody has named attributes. Clusters of the last layer's input within each class stand for one (Sohoni et al. "
     "2020), numbered alike across classes; the examples that a biased linear model gets wrong (Liu et al. 2021) are "
@@ -34,20 +35,23 @@ def inferred(seen: Mapping[str, Seen], names: Mapping[str, str]) -> dict[str, Se
         names: By cluster (``"cluster3"``): what the user calls it.
     """
     fitted = max((s for part, s in seen.items() if part != "test"), key=len)
-    rows = np.linspace(0, len(fitted) - 1, min(len(fitted), 4096)).astype(int)
+    rows = _evenly(np.arange(len(fitted)), MOST)
     clusters = Clusters.of(fitted.features[rows], fitted.split.label[rows])
     known = [f"{CLUSTER}{i}" for i in range(clusters.k)]
     for name in names:
         if name not in known:
             raise ValueError(f"there is no group {name!r} to be named; the inferred groups are {', '.join(known)}.")
     values = tuple(names.get(name, name) for name in known)
-    return {
-        part: replace(s, split=_with(s.split, clusters(s.features, s.split.label), values))
-        for part, s in seen.items()
-    }
+    return {part: replace(s, split=_with(s.split, _assigned(clusters, s), values)) for part, s in seen.items()}
 
 
-def _with(split: Split, codes: np.ndarray, values: tuple[str, ...]) -> Split:
+def _assigned(clusters: Clusters, seen: Seen, chunk: int = 4096) -> Codes:
+    """The cluster of every example, from features read piece by piece."""
+    pieces = [slice(i, i + chunk) for i in range(0, len(seen), chunk)]
+    return np.concatenate([clusters(seen.features[piece], seen.split.label[piece]) for piece in pieces])
+
+
+def _with(split: Split, codes: Codes, values: tuple[str, ...]) -> Split:
     return replace(split, features={**split.features, CLUSTER: codes}, values={**split.values, CLUSTER: values})
 
 
@@ -63,29 +67,31 @@ def inferred_sheets(seen: Mapping[str, Seen]) -> tuple[Sheet, ...]:
             rows = np.flatnonzero((split.label == y) & (split.features[CLUSTER] == k))
             title = f"{_class(split, int(y))}, {value}"
             caption = f"{len(rows)} validation examples; name this group with --name {CLUSTER}{k}=..."
-            sheets.append(contact_sheet(title, caption, split, _spread(rows), {}))
-    biased = infer_groups(split.label, logits=_biased(val), way="errors")
+            sheets.append(contact_sheet(title, caption, split, _evenly(rows), {}))
+    some = _evenly(np.arange(len(val)), MOST)
+    biased = infer_groups(split.label[some], logits=_biased(val, some), way="errors")
     for y in np.unique(split.label):
-        rows = np.flatnonzero((split.label == y) & (biased % 2 == 1))
-        caption = f"{len(rows)} validation examples that a strongly penalized linear model gets wrong."
+        rows = some[biased == 2 * y + 1]
+        caption = (
+            f"{len(rows)} of {len(some)} validation examples: a strongly penalized linear model gets them wrong."
+        )
         sheets.append(
-            contact_sheet(f"{_class(split, int(y))}, hard for a biased model", caption, split, _spread(rows), {})
+            contact_sheet(f"{_class(split, int(y))}, hard for a biased model", caption, split, _evenly(rows), {})
         )
     return tuple(sheets)
 
 
-def _biased(val: Seen) -> np.ndarray:
+def _biased(val: Seen, rows: Codes) -> Array:
     """Logits of a linear model with a strong penalty: it can use little but what is most common."""
-    x = np.asarray(val.features, np.float64)
+    x = np.asarray(val.features[rows], np.float64)
     x = Scaler.of(x)(x)
-    fit = softmax_regression(x, val.split.label, val.split.n_classes, [100.0])[0]
+    fit = softmax_regression(x, val.split.label[rows], val.split.n_classes, [100.0])[0]
     return x @ fit.weight.T + fit.bias
 
 
-def _spread(rows: np.ndarray) -> list[int]:
-    return (
-        [int(i) for i in rows[np.linspace(0, len(rows) - 1, min(len(rows), SHOWN)).astype(int)]] if len(rows) else []
-    )
+def _evenly(rows: Codes, most: int = SHOWN) -> Codes:
+    """Some of the rows, evenly over all."""
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int)]
 
 
 def _class(split: Split, y: int) -> str:

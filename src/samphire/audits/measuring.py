@@ -12,7 +12,7 @@ from samphire.audits.association import Alignment, alignment, association
 from samphire.audits.decodability import Decodability, corner, decodability
 from samphire.audits.reliance import MARGIN, erasures, label_reliance, reliance
 from samphire.audits.remedy import Remedy, remedy
-from samphire.audits.results import Attribute, Audit, Label
+from samphire.audits.results import Attribute, Audit, Label, largest_gap
 from samphire.audits.seen import Crossing, Seen, check_parts, crossing, head_from, named
 from samphire.audits.upweighting import Upweighting, upweighting
 from samphire.probes.groups import Errors, errors, joint_groups
@@ -59,8 +59,7 @@ def audit_seen(
         others = (controls or {}).get(name, {})
         found[name] = decodability(val, test, label, name, others, resamples=resamples, progress=part)
     measured = [_attribute(seen, label, name, len(attributes), train, head, found[name][name]) for name in attributes]
-    audit = Audit(_NO_LABEL, tuple(measured), None, "", ())
-    main = audit.main.name
+    main = largest_gap(measured).name
     fixed, problem = _remedy(val, test, label, main, stretch(progress, 1 - 1 / steps, 1))
     notes = [] if head is not None else ["The logits are no linear function of the features, so nothing was erased."]
     weighed: tuple[Upweighting, ...] = ()
@@ -69,8 +68,8 @@ def audit_seen(
         (codes,), names = joint_groups(crossed.split)
         one = upweighting(_rows(seen["train"], crossed), head, codes, names)
         weighed = (replace(one, shares={int(crossed.rows[i]): both for i, both in one.shares.items()}),)
-    return replace(
-        audit,
+    return Audit(
+        attributes=tuple(measured),
         label=_label(test, label, main, found[main][label]),
         remedy=fixed,
         remedy_problem=problem,
@@ -78,9 +77,6 @@ def audit_seen(
         n={part: len(s) for part, s in seen.items()} | ({} if train is None else {"train": len(train)}),
         notes=tuple(notes) + tuple(_entangled(test, attributes)),
     )
-
-
-_NO_LABEL: Any = None  # until it has been measured
 
 
 def _attribute(

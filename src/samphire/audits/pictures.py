@@ -57,7 +57,7 @@ def contact_sheet(
     title: str, caption: str, split: Split, rows: Iterable[int], lines: Mapping[int, Sequence[str]]
 ) -> Sheet:
     """Some rows of a split as pictures."""
-    pictures = [Picture(thumbnail(split.images[i]), (*_facts(split, i), *lines.get(i, ()))) for i in rows]
+    pictures = [Picture(thumbnail(split.images[i]), (*_facts(split, i), *lines.get(int(i), ()))) for i in rows]
     return Sheet(title, caption, tuple(pictures))
 
 

@@ -94,7 +94,7 @@ def remedy(val: Seen, test: Seen, label: str, attribute: str, progress: Progress
     """
     known, measured = crossing(val.split, label, attribute), crossing(test.split, label, attribute)
     known = known.subset(some_of_each(known.split.group, MOST, "remedy"))
-    x, x_test = val.features[known.rows], test.features[measured.rows]
+    x = val.features[known.rows]
     smallest = int(min(len(m) for m in members_of(known.split.group)))
     if smallest < 2 * FOLDS:
         name = known.name(*np.argwhere(known.count() == smallest)[0])
@@ -112,7 +112,7 @@ def remedy(val: Seen, test: Seen, label: str, attribute: str, progress: Progress
     head = _head(x, known, label)
     progress("last-layer retraining", FOLDS + 1, FOLDS + 2)
     before = measured.count(test.wrong[measured.rows].astype(float))
-    after = measured.count((_predict(head, x_test) != measured.y).astype(float))
+    after = measured.count((_predict(head, test.features, measured.rows) != measured.y).astype(float))
     m = measured.count()
     some = measured.subset(some_of_each(measured.split.group, purpose="probed"))
     curve = learning_curve(x, known.split, test.features[some.rows], some.split, label, resamples=3)
@@ -146,8 +146,8 @@ def _head(x: Any, known: Crossing, label: str) -> Linear:
     return fitted_probe(x, known.split, label, resamples=3)
 
 
-def _predict(head: Linear, x: Any, chunk: int = 4096) -> Codes:
-    return np.concatenate([head.predict(np.asarray(x[i : i + chunk])) for i in range(0, len(x), chunk)])
+def _predict(head: Linear, features: Any, rows: Codes, chunk: int = 4096) -> Codes:
+    return np.concatenate([head.predict(features[rows[i : i + chunk]]) for i in range(0, len(rows), chunk)])
 
 
 def _folds(group: Codes) -> Codes:

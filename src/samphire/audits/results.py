@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from samphire.statistics import Interval
 if TYPE_CHECKING:
     from samphire.audits.words import Verdict
 
-__all__ = ["Attribute", "Audit", "Label", "Picture", "Sheet"]
+__all__ = ["Attribute", "Audit", "Label", "Picture", "Sheet", "largest_gap"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Attribute:
     classes: tuple[str, ...]
     values: tuple[str, ...]
     signs: Mapping[str, int]
+
+
+def largest_gap(attributes: Sequence[Attribute]) -> Attribute:
+    """The attribute that predictions follow most; those that cannot be judged come last."""
+    return max(attributes, key=lambda a: -math.inf if math.isnan(a.reliance.gap) else a.reliance.gap)
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,7 @@ class Audit:
     @property
     def main(self) -> Attribute:
         """The attribute with the largest gap."""
-        return max(self.attributes, key=lambda a: a.reliance.gap if a.reliance.gap == a.reliance.gap else -2.0)
+        return largest_gap(self.attributes)
 
     @property
     def judged(self) -> Verdict:

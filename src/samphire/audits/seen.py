@@ -159,8 +159,8 @@ def head_from(seen: Mapping[str, Seen], tolerance: float = 1e-3) -> Linear | Non
     """
     by_size = sorted(seen.values(), key=len)
     fitted, checked = by_size[-1], by_size[0]
-    x = np.column_stack([fitted.features[:20_000], np.ones(min(len(fitted), 20_000))])
-    w = np.linalg.lstsq(x.astype(np.float64), fitted.logits[:20_000].astype(np.float64), rcond=None)[0]
+    x = np.column_stack([fitted.features[:8192], np.ones(min(len(fitted), 8192))])
+    w = np.linalg.lstsq(x.astype(np.float64), fitted.logits[:8192].astype(np.float64), rcond=None)[0]
     head = Linear(w[:-1].T, w[-1])
     z = checked.logits[:2000]
     off = np.asarray(checked.features[:2000]) @ head.weight.T + head.bias - z

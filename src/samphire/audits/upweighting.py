@@ -205,8 +205,8 @@ def propose(spreads: Sequence[Spread], classes: int) -> tuple[float, str]:
         )
     return best.rho, (
         f"the largest of {tried} at which the perturbed network is halfway from guessing to certainty (the "
-        f"true class has {1 - best.mean:.0%} of the probability on average); it takes the Gini coefficient of the weights "
-        f"from {real.gini:.2f} to {best.gini:.2f}"
+        f"true class has {1 - best.mean:.0%} of the probability on average); it takes the Gini coefficient of the "
+        f"weights from {real.gini:.2f} to {best.gini:.2f}"
     )
 
 
