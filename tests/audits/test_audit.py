@@ -272,3 +272,10 @@ def test_features_are_read_piece_by_piece():
     assert max(s.features.most for s in watched.values()) <= 8192
     inferred(watched, {})
     assert max(s.features.most for s in watched.values()) <= 8192
+
+
+def test_groups_of_arrays_are_inferred_too():
+    data = {part: {k: v for k, v in columns.items() if k != "place"} for part, columns in arrays(place=6.0).items()}
+    report = samphire.audit(None, data, label="bird", features="none")
+    assert report.judged.level == "alarm"
+    assert report.groups == ()  # there is nothing to look at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import samphire.data
 from samphire import records
 from samphire.audits.decodability import RANDOM_WEIGHTS, probed_rows
 from samphire.audits.inference import CLUSTER, HOW, inferred, inferred_sheets
-from samphire.audits.measuring import audit_seen
+from samphire.audits.measuring import Controls, audit_seen
 from samphire.audits.pictures import sheets
 from samphire.audits.reading import Reader, control_features, fingerprint, untrained
 from samphire.audits.results import Audit
@@ -86,22 +86,20 @@ def audit(
     opened = data if isinstance(data, Opened) else _open(data, label, features)
     parts, label, attributes = _parts(opened, label, features)
     with _kept(folder) as place:
+        whole, key = parts.get("train"), (opened.fingerprint, size, layer)
         if model is None:
-            seen, head, controls, whole = _given(opened, parts), None, {}, parts.get("train")
-            if not attributes:
-                seen, attributes = inferred(seen, names or {}), [CLUSTER]
+            seen, head = _given(opened, parts), None
         else:
-            whole = parts.get("train")
             parts = _decoded(parts, size, cache, stretch(progress, 0, 0.1))
-            key = fingerprint(model, opened.fingerprint, size, layer)
-            reader = Reader(model, place / key, layer)
+            reader = Reader(model, place / fingerprint(model, *key), layer)
             seen, head = _read(reader, parts, stretch(progress, 0.1, 0.6))
-            if not attributes:
-                seen, attributes = inferred(seen, names or {}), [CLUSTER]
-                whole = None
+        if not attributes:
+            seen, attributes, whole = inferred(seen, names or {}), [CLUSTER], None
+        controls: Controls = {}
+        if model is not None:
             networks = {RANDOM_WEIGHTS: untrained(model, parts["val"].images)}
             networks |= {} if pretrained is None else {"pretrained": pretrained}
-            controls = _controls(networks, place, opened.fingerprint, size, layer, seen, label, attributes, progress)
+            controls = _controls(networks, place, key, seen, label, attributes, stretch(progress, 0.6, 0.7))
         result = audit_seen(
             seen, label, attributes, train=whole, head=head, controls=controls, progress=stretch(progress, 0.7, 1.0)
         )
@@ -227,14 +225,12 @@ def _everywhere(model: nn.Module, train: Split, result: Audit) -> Upweighting:
 def _controls(
     networks: Mapping[str, nn.Module],
     place: Path,
-    data: str,
-    size: int,
-    layer: str | None,
+    key: tuple[Any, ...],
     seen: Mapping[str, Seen],
     label: str,
-    attributes: Iterable[str],
+    attributes: Sequence[str],
     progress: Progress,
-) -> dict[str, dict[str, dict[str, Any]]]:
+) -> Controls:
     """By attribute, network and part: features of the rows that are probed."""
     rows = {
         name: {part: probed_rows(seen[part], label, name).rows for part in ("val", "test")} for name in attributes
@@ -242,8 +238,8 @@ def _controls(
     splits = {part: seen[part].split for part in ("val", "test")}
     result: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in rows}
     for i, (network, control) in enumerate(networks.items()):
-        reader = Reader(control, place / fingerprint(control, data, size, layer, sorted(rows)), layer)
-        share = stretch(progress, 0.6 + 0.1 * i / len(networks), 0.6 + 0.1 * (i + 1) / len(networks))
+        reader = Reader(control, place / fingerprint(control, *key, label, *attributes), key[-1])
+        share = stretch(progress, i / len(networks), (i + 1) / len(networks))
         for name, features in control_features(reader, splits, rows, share).items():
             result[name][network] = features
     return result

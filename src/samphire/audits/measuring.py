@@ -19,7 +19,7 @@ from samphire.probes.groups import Errors, errors, joint_groups
 from samphire.probes.logistic import Linear
 from samphire.progress import Progress, silent, stretch
 
-__all__ = ["audit_seen"]
+__all__ = ["Controls", "audit_seen"]
 
 Controls = Mapping[str, Mapping[str, Mapping[str, Any]]]
 

@@ -21,7 +21,7 @@ from samphire.data.split import Split
 from samphire.optim.scopes import last_linear
 from samphire.probes import features
 from samphire.probes.logistic import Linear
-from samphire.progress import Progress, named, silent
+from samphire.progress import Progress, named, silent, stretch
 
 __all__ = ["Reader", "control_features", "fingerprint", "inputs", "untrained"]
 
@@ -144,9 +144,23 @@ def control_features(
         progress: Counts examples.
     """
     result: dict[str, dict[str, Any]] = {name: {} for name in rows}
-    for part, split in parts.items():
+    for i, (part, split) in enumerate(parts.items()):
         union = np.unique(np.concatenate([chosen[part] for chosen in rows.values()]))
-        phi = reader.rows(f"{part}.features", split.images[union], reader.layer, named(progress, "controls"))
+        share = named(stretch(progress, i / len(parts), (i + 1) / len(parts)), "controls")
+        phi = reader.rows(f"{part}.features", _Chosen(split.images, union), reader.layer, share)
         for name, chosen in rows.items():
             result[name][part] = phi[np.searchsorted(union, chosen[part])]
     return result
+
+
+class _Chosen:
+    """Some of the images, copied when they are asked for."""
+
+    def __init__(self, images: Any, rows: NDArray[np.int64]) -> None:
+        self.images, self.rows = images, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> Any:
+        return self.images[self.rows[part]]
