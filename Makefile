@@ -1,11 +1,12 @@
 # make demo   install and run the main job          make test   install, lint, type-check, run every test
 # make bench  measure everything against its peers   make format  let ruff rewrite the files
+# make docs   build the documentation into site/, without a network
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 READY := .venv/ready
 
-.PHONY: demo test bench format clean
+.PHONY: demo test bench docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/samphire reproduce
@@ -18,6 +19,9 @@ test: $(READY)
 
 bench: $(READY)
 	for one in step batched rules probes images hessian; do $(BIN)/python benchmarks/$$one.py || exit 1; done
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -36,4 +40,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY) $(INSTALLED)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache

@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -112,8 +111,12 @@ def known_norm(v: Vector) -> Tensor | None:
 def dot(a: Vector, b: Vector) -> Tensor:
     """Inner product over the names both have, in float32 or better."""
     shared = [name for name in a.tensors if name in b.tensors]
-    products = [(_inner(a.tensors[name], b.tensors[name]), a.tensors[name]) for name in shared]
-    return _over_shards(products, torch.sum) * (a.scale * b.scale)
+
+    def product(least: torch.dtype) -> Tensor:
+        products = [(_inner(a.tensors[name], b.tensors[name], least), a.tensors[name]) for name in shared]
+        return _over_shards(products, torch.sum)
+
+    return _in_range(product) * (a.scale * b.scale)
 
 
 def unit(v: Vector) -> Vector:
@@ -123,7 +126,8 @@ def unit(v: Vector) -> Vector:
         >>> unit(Vector({"a": torch.zeros(2)})).dense()
         {'a': tensor([0., 0.])}
     """
-    return v * _inverse(norm(v))
+    wide = any(t.dtype == torch.float64 for t in v.tensors.values())
+    return v * _inverse(norm(v), torch.finfo(torch.float64 if wide else torch.float32).tiny)
 
 
 def project(v: Vector, *, onto: Vector) -> Vector:
@@ -149,6 +153,8 @@ def largest(v: Vector, count: int) -> Vector:
         >>> largest(Vector({"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([2.0])}), 2).dense()
         {'a': tensor([ True, False]), 'b': tensor([True])}
     """
+    if not v.tensors:
+        return v
     whole = [t.full_tensor() if is_sharded(t) else t.to_dense() for t in v.tensors.values()]  # type: ignore[attr-defined]
     flat = torch.cat([t.reshape(-1) for t in whole])
     marked = torch.zeros_like(flat, dtype=torch.bool).scatter(0, flat.topk(count).indices, True)
@@ -194,52 +200,72 @@ def local(t: Tensor) -> Tensor:
     return t if _mesh(t) is None else t.to_local()  # type: ignore[attr-defined]
 
 
-@contextmanager
-def displaced(w: Mapping[str, Tensor], by: Vector, spare: dict[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
-    """Move weights for the length of a block; bring back the very same bits, also on an error.
+def like(t: Tensor, other: Tensor) -> Tensor:
+    """A tensor, whole or this rank's shard of it, on the device of another and sharded as that is."""
+    mesh = _mesh(other)
+    if mesh is None or t.shape == other.shape:
+        return _spread(t.to(other.device), other) if _mesh(t) is None else t
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        t.to(other.device),
+        mesh,
+        other.placements,  # type: ignore[attr-defined]
+        shape=other.shape,
+        stride=other.stride(),
+    )
+
+
+def displace(
+    w: Mapping[str, Tensor], by: Vector, spare: dict[str, Tensor], note: Callable[[Callable[[], None]], None]
+) -> Mapping[str, Tensor]:
+    """Move weights; the way back, noted before anything moves, brings the very same bits.
 
     Adding and subtracting again is not restoring: in float32 it changes some 2 % of the entries. On a CPU the weights
     point to a displaced copy meanwhile, which saves two sweeps over memory; elsewhere they are moved in place and
     copied back, so that addresses captured by a CUDA graph or a sharded parameter stay true.
 
     Args:
-        w: The weights by name. After the block their addresses are what they were.
+        w: The weights by name. On the way back they get the addresses they had.
         by: The displacement.
         spare: Memory for one copy of the displaced weights. Hand in the same dictionary again to reuse it.
+        note: Is given the way back, a function that may be called more than once.
 
-    Yields:
+    Returns:
         The undisplaced weights.
 
     Example:
-        >>> w = {"a": torch.tensor([0.1])}
-        >>> with displaced(w, Vector({"a": torch.tensor([0.7])}), {}):
-        ...     print(w["a"])
+        >>> w, back = {"a": torch.tensor([0.1])}, []
+        >>> _ = displace(w, Vector({"a": torch.tensor([0.7])}), {}, back.append)
+        >>> w["a"]
         tensor([0.8000])
-        >>> w["a"].item() == torch.tensor(0.1).item()
-        True
+        >>> back[0]()
+        >>> w["a"]
+        tensor([0.1000])
     """
-    names, here = list(by), [local(w[name].detach()) for name in by]
+    if not by.tensors:
+        return {}
+    names = list(by.tensors)
+    here = [local(w[name].detach()) for name in names]
     for name, t in zip(names, here, strict=True):
         kept = spare.get(name)
         if kept is None or (kept.shape, kept.dtype, kept.device) != (t.shape, t.dtype, t.device):
             spare[name] = torch.empty_like(t)
     copies = [spare[name] for name in names]
-    swap = all(_swappable(w[name], t) for name, t in by.tensors.items()) and isinstance(number(by.scale), float)
-    if not swap:
-        torch._foreach_copy_(copies, here)
-    try:
-        if swap:
-            _point_to_sums(w, here, copies, by)
-        else:
-            _add_(here, [local(t) for t in by.tensors.values()], by.scale)
-        del by  # its tensors are often the clean gradient: let go of them during the block
-        yield dict(zip(names, here if swap else copies, strict=True))
-    finally:
-        if swap:
-            for name, old in zip(names, here, strict=True):
-                w[name].data = old
-        else:
-            torch._foreach_copy_(here, copies)
+    if all(_swappable(w[name], t) for name, t in by.tensors.items()) and isinstance(number(by.scale), float):
+        weights = [w[name] for name in names]
+        note(lambda: _point_to(weights, here))
+        _point_to_sums(w, here, copies, by)
+        return dict(zip(names, here, strict=True))
+    torch._foreach_copy_(copies, here)
+    note(lambda: torch._foreach_copy_(here, copies))
+    _add_(here, [local(t) for t in by.tensors.values()], by.scale)
+    return dict(zip(names, copies, strict=True))
+
+
+def _point_to(weights: list[Tensor], data: list[Tensor]) -> None:
+    for t, own in zip(weights, data, strict=True):
+        t.data = own
 
 
 def _point_to_sums(w: Mapping[str, Tensor], here: list[Tensor], sums: list[Tensor], by: Vector) -> None:
@@ -292,7 +318,24 @@ def measure_displacement(w: Mapping[str, Tensor], kept: Mapping[str, Tensor], g:
 
 def _length(tensors: list[Tensor]) -> Tensor:
     """Norm of norms, so that squares neither overflow nor round away."""
-    return _over_shards(list(zip(_norms([local(t) for t in tensors]), tensors, strict=True)), _root_of_squares)
+    here = [local(t) for t in tensors]
+
+    def length(least: torch.dtype) -> Tensor:
+        return _over_shards(list(zip(_norms(here, least), tensors, strict=True)), _root_of_squares)
+
+    return _in_range(length)
+
+
+def _in_range(sum_of_products: Callable[[torch.dtype], Tensor]) -> Tensor:
+    """A sum of products accumulated in float32; in float64 if they underflow or overflow there.
+
+    So gradients from 1e-36 to 1e36 have a length, and others pay nothing for it. On an accelerator, where reading a
+    number would stall the queue, and in vmap it stays float32: from 1e-18 to 1e18.
+    """
+    value = sum_of_products(torch.float32)
+    if value.dtype != torch.float32 or not isinstance(seen := number(value), float):
+        return value
+    return value if 1e-15 < abs(seen) < math.inf else sum_of_products(torch.float64)
 
 
 def _over_shards(parts: list[tuple[Tensor, Tensor]], combine: Any) -> Tensor:
@@ -344,8 +387,8 @@ def _foreach(tensors: list[Tensor]) -> bool:
     return bool(tensors) and not _in_transform() and not any(t.is_sparse for t in tensors)
 
 
-def _norms(tensors: list[Tensor]) -> list[Tensor]:
-    wide = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+def _norms(tensors: list[Tensor], least: torch.dtype) -> list[Tensor]:
+    wide = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else least
     if _foreach(tensors):
         return list(torch._foreach_norm(tensors, 2, dtype=wide))
     return [torch.linalg.vector_norm(_values(t), dtype=wide) for t in tensors]
@@ -355,15 +398,14 @@ def _values(t: Tensor) -> Tensor:
     return t.coalesce().values() if t.is_sparse else t
 
 
-def _inner(a: Tensor, b: Tensor) -> Tensor:
+def _inner(a: Tensor, b: Tensor, least: torch.dtype = torch.float32) -> Tensor:
     a, b = (local(t).to_dense() if t.is_sparse else local(t) for t in (a, b))
-    wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), least)
     return torch.dot(a.reshape(-1).to(wide), b.reshape(-1).to(wide))
 
 
-def _inverse(length: Tensor) -> Tensor:
+def _inverse(length: Tensor, tiny: float) -> Tensor:
     """``1 / length``; 0 where the length is 0 or so small that its inverse overflows. NaN stays NaN."""
-    tiny = torch.finfo(length.dtype).tiny
     return torch.where(length < tiny, 0.0, 1.0 / length.clamp_min(tiny))
 
 

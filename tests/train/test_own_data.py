@@ -205,6 +205,19 @@ def test_rows_of_numbers_are_trained_on(tmp_path):
     assert run.rows[-1]["probe"]["site"] > 0.3
 
 
+def test_groups_that_cannot_be_judged_are_refused_before_training(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(60, 6)), np.repeat([0, 1], 30)
+    site = np.where(np.arange(60) < 57, "A", "B")  # none of class 0
+    opened = data.open({"x": x, "label": y, "site": site})
+    config = appendix_b(opened.name, model="test_own_data:rows_network", weights=None, epochs=1, batch=16)
+    message = r"label=0, site=B has .*name fewer attributes \(--features\), or write resamples=0"
+    with pytest.raises(ValueError, match=message):
+        fit(config, out=tmp_path / "runs", parts=opened)
+    assert not list(tmp_path.glob("runs/*/model.pt"))
+    row = fit(replace(config, resamples=0), out=tmp_path / "runs", parts=opened).rows[-1]
+    assert set(row["test_groups"]) == {"label=0, site=A", "label=1, site=A", "label=1, site=B"}
+
+
 def test_examples_without_an_attribute_are_trained_on_and_judged_where_they_can(tmp_path):
     draw = np.random.default_rng(0)
     y = np.repeat([0, 1], 100)

@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 def test_a_folder_says_what_was_trained(folder):
     run = saved_network(folder)
-    assert run == SavedNetwork(folder / "model.pt", "fmnist-mnist", "small_cnn", size=64)
+    assert run == SavedNetwork(folder / "model.pt", "fmnist-mnist", "small_cnn", size=64, probe_on="train")
 
 
 def test_settings_replace_what_it_says_unless_they_are_none(folder):

@@ -1,4 +1,4 @@
-"""An audit as one self-contained page, from the templates of this folder and the house's own."""
+"""An audit as one self-contained page, from the templates of this folder."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def write_page(path: str | os.PathLike[str], text: str) -> Path:
 
 @cache
 def _environment() -> Environment:
-    """Templates of this folder, then the report's; whatever is put into them is escaped."""
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+    """The templates of this folder; whatever is put into them is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
-        loader=ChoiceLoader([PackageLoader("samphire.audits"), PackageLoader("samphire.report")]),
+        loader=PackageLoader("samphire.audits"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

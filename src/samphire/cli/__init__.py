@@ -12,7 +12,7 @@ import typer
 
 from samphire.cli import audit, compare, data, probe, reproduce, rules, sharpness, sweep, train
 
-__all__ = ["app", "main"]
+__all__ = ["app", "is_meant", "main"]
 
 UsageError: Any = typer.BadParameter.__base__  # from click, or from typer's own copy of it
 app = typer.Typer(
@@ -62,11 +62,11 @@ def main() -> None:
     except Exception as error:
         if _shown["trace"]:
             raise
-        code = _refuse(_sentence(error)) if _is_meant(error) else _report(error)
+        code = _refuse(_sentence(error)) if is_meant(error) else _report(error)
     sys.exit(code)
 
 
-def _is_meant(error: Exception) -> bool:
+def is_meant(error: Exception) -> bool:
     """Whether our own code raised an error to be read, or a file could not be read or written."""
     if isinstance(error, OSError):
         return True

@@ -18,7 +18,7 @@ from samphire.data.paired import paired_anew
 from samphire.data.split import Split
 from samphire.progress import Progress, silent
 
-__all__ = ["Parts", "ProbeOn", "at_size", "known", "load_parts", "some"]
+__all__ = ["PROBE_ON", "Parts", "ProbeOn", "at_size", "known", "load_parts", "some"]
 
 ProbeOn = Literal["train", "val"]
 PROBE_ON = ("train", "val")
@@ -100,9 +100,8 @@ def load_parts(
         probe_train = paired_anew(chosen) if fewer else parts[f"probe_{probe_on}"]
         probe_test = parts["probe_test"]
     else:
-        encoded, here = {"train": (chosen, whole), "val": (parts["val"], val)}[probe_on]
-        probe_train = here if encoded.known.all() else ready(known(encoded))
-        probe_test = test if test.known.all() else ready(known(parts["test"]))
+        pairs = {"train": (chosen, whole), "val": (parts["val"], val)}[probe_on], (parts["test"], test)
+        probe_train, probe_test = (part if raw.known.all() else ready(known(raw)) for raw, part in pairs)
     return Parts(
         train=ready(chosen, size=round(ROOM * size)) if crops else whole,
         whole=whole,

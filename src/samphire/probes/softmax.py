@@ -93,14 +93,16 @@ def softmax_regressions(
         check_number("l2", penalty, Range(above=0))
     mean = x.mean(0, dtype=np.float64)  # the bias is free, so centering changes the way to the optimum alone
     centered = torch.from_numpy(x - mean)
-    problems = _Problems.of(targets, l2)
+    unit = float(centered.square().mean().sqrt()) or 1.0  # so that single precision neither over- nor underflows
+    centered /= unit
+    problems = _Problems.of(targets, [penalty / unit**2 for penalty in l2])
     v = torch.zeros(len(problems), problems.contrasts.shape[1], x.shape[1] + 1, dtype=torch.float64)
     axes = _Axes.of(centered.float())
     v = _minimized(axes, problems, v, max(tolerance, SINGLE))
     v = _minimized(axes.double(centered), problems, v, tolerance)
     w = (problems.contrasts.mT @ v).numpy().reshape(len(targets), len(l2), -1, v.shape[2])
     return [
-        [Linear(fit[:k, :-1], fit[:k, -1] - fit[:k, :-1] @ mean) for fit in path]
+        [Linear(fit[:k, :-1] / unit, fit[:k, -1] - fit[:k, :-1] @ (mean / unit)) for fit in path]
         for path, (_, k) in zip(w, targets, strict=True)
     ]
 
@@ -196,13 +198,14 @@ class _Problems:
 
 
 def _minimized(axes: _Axes, problems: _Problems, start: Tensor, tolerance: float) -> Tensor:
-    """L-BFGS of all problems at once; one that is solved leaves."""
+    """L-BFGS of all problems at once; one that is solved, or that rounding keeps from falling further, leaves."""
     result = start.clone()
     active, rest = torch.arange(len(problems)), problems.to(axes.x.dtype)
     v = start.to(axes.x.dtype)
     logits = rest.logits(axes.scores(v))
     past: list[tuple[Tensor, Tensor]] = []  # steps, and changes of the gradient
     step = before = torch.empty(0)
+    lowest = torch.full((len(problems),), torch.inf, dtype=torch.float64)
     for _ in range(STEPS):
         p = rest.probabilities(logits)
         penalty = torch.cat([rest.l2 * v[..., :-1], torch.zeros_like(v[..., -1:])], 2)
@@ -212,8 +215,12 @@ def _minimized(axes: _Axes, problems: _Problems, start: Tensor, tolerance: float
         c = ((1 - p.square().sum(1)).mean(1) / v.shape[1]).clamp_min(1e-6)[:, None, None]
         direction = -_inverse_hessian(axes, gradient, past, c, rest.l2)
         gain = -(gradient * direction).sum((1, 2)) / 2
-        left = gain > tolerance * rest.objective(logits, v)
-        result[active] = v.double()
+        value = rest.objective(logits, v)
+        if not gain.isfinite().all():
+            raise FloatingPointError("softmax regression broke down; are the features finite and of one scale?")
+        falling = value < lowest[active]
+        result[active[falling]], lowest[active[falling]] = v[falling].double(), value[falling]
+        left = falling & (gain > tolerance * value)
         if not left.any():
             return result
         if not left.all():

@@ -44,7 +44,8 @@ class Tuned:
 
     Attributes:
         l2: The penalty.
-        held_out: The error on held-out halves, averaged over resamples, of every penalty that was tried.
+        held_out: The error on held-out halves, averaged over resamples, of every penalty that was tried; empty where
+            one was given.
         grown: How many of these were added because the lowest error lay at an edge.
     """
 
@@ -60,9 +61,9 @@ class Tuned:
             >>> Tuned(0.1, {0.1: 0.2, 1.0: 0.3, 10.0: 0.4}, 1).tried
             '0.1 to 10, grown by 1, still at an edge'
         """
-        low, high = min(self.held_out), max(self.held_out)
-        if len(self.held_out) == 1:
+        if not self.held_out:
             return "given"
+        low, high = min(self.held_out), max(self.held_out)
         grown = f", grown by {self.grown}" if self.grown else ""
         return f"{low:g} to {high:g}{grown}" + (", still at an edge" if self.l2 in (low, high) else "")
 
@@ -94,14 +95,14 @@ def tuned(
     """
     names = tuple(resamples[0].targets)
     if len(set(l2)) == 1:
-        return {name: Tuned(l2[0], {l2[0]: np.nan}) for name in names}
+        return {name: Tuned(l2[0], {}) for name in names}
     errors: dict[str, dict[float, float]] = {name: {} for name in names}
     wanted = dict.fromkeys(names, tuple(l2))
     for more in range(GROWTH + 1):
         for penalties in dict.fromkeys(wanted.values()):
             same = [name for name in wanted if wanted[name] == penalties]
             for name, held_out in _held_out(x, resamples, same, penalties, scaling, progress).items():
-                errors[name] |= dict(zip(penalties, held_out, strict=True))
+                errors[name] |= dict(zip(penalties, held_out.tolist(), strict=True))
         wanted = {name: (edge,) for name in names if len(l2) > 2 and more < GROWTH and (edge := _next(errors[name]))}
     return {name: Tuned(_best(e), dict(sorted(e.items())), len(e) - len(set(l2))) for name, e in errors.items()}
 
@@ -135,8 +136,7 @@ def _best(errors: Mapping[float, float]) -> float:
 
 def _next(errors: Mapping[float, float]) -> float | None:
     """The penalty beyond the edge at which the lowest error lies; ``None`` if it lies inside."""
-    first, second, *_, last_but_one, last = sorted(errors)
-    best = _best(errors)
-    if best == first:
-        return first * first / second
-    return last * last / last_but_one if best == last else None
+    penalties, best = sorted(errors), _best(errors)
+    if best == penalties[0]:
+        return best * best / penalties[1]
+    return best * best / penalties[-2] if best == penalties[-1] else None

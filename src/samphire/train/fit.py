@@ -22,6 +22,7 @@ from samphire.train import checkpoints
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks, joined
 from samphire.train.examples import check_examples, note_examples, splits_of
+from samphire.train.judging import ProbeSettings, check_judgeable
 from samphire.train.methods import first_training, positions, retrain_head
 from samphire.train.trained import TrainedRun
 from samphire.train.training import Training
@@ -53,10 +54,12 @@ def fit(
     features' probe errors, see :func:`samphire.train.judging.probe_features`. After DFR the validation errors are
     those of a head retrained on one half and tested on the other, because the final head is trained on all of it.
 
+    BatchNorm's running statistics are those of the weights they are stored with: before a network is judged, probed
+    or kept, they are taken anew from ten training batches. Weights kept before training have those they came with.
+
     The folder records a fingerprint of the examples; a run that was trained on others is refused.
 
-    Under torchrun the batch is shared among the processes. BatchNorm then uses the statistics of each share, and the
-    first process's running statistics are stored.
+    Under torchrun the batch is shared among the processes. In training, BatchNorm then uses the statistics of each share.
 
     Args:
         config: What to run.
@@ -88,6 +91,8 @@ def _fit(
         elif not ranks.from_first(run.done):
             chosen: Any = {name: getattr(config, name) for name in ("size", "augment", "examples", "probe_on")}
             parts = load_parts(config.data, splits=splits, cache=cache, progress=progress, **chosen)
+            if "@" in config.data:  # own data may have groups of few examples, or none
+                check_judgeable(parts, ProbeSettings(config.resamples) if config.resamples else None)
             if config.method != "dfr":
                 visits = positions(config, before, parts, ranks.device)
                 _train(partial(Training, config, parts, ranks, visits), run, progress)

@@ -60,9 +60,8 @@ class SavedNetwork:
 
     def parts(self, root: PathLike, cache: PathLike | None = None, progress: Progress = silent) -> Parts:
         """The examples to judge it on; the training images stay encoded unless probes are trained on them."""
-        chosen: Any = {"size": self.size, "probe_on": self.probe_on, "examples": self.trained_on}
-        splits = self._splits(root)
-        return load_parts(self.data, splits=splits, judged_only=True, cache=cache, progress=progress, **chosen)
+        chosen: Any = {"size": self.size, "examples": self.trained_on, "probe_on": self.probe_on, "cache": cache}
+        return load_parts(self.data, splits=self._splits(root), judged_only=True, progress=progress, **chosen)
 
     def examples(
         self, part: str, n: int, root: PathLike, cache: PathLike | None = None, progress: Progress = silent
