@@ -25,6 +25,7 @@ LAYERS = [
     {"mechanisms"},
     {"train"},
     {"sweep", "report"},
+    {"audits"},
     {"experiments", "integrations"},
     {"cli"},
     {"__main__"},
