@@ -87,14 +87,13 @@ class PreparedOptimizer(AcceleratedOptimizer):
             # each batch has its own perturbation, which all ranks share
             accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
 
-    def gradient(self, fn: Callable[..., Tensor], *batch: Any, labels: Tensor | None = None) -> Loss:
+    def gradient(self, fn: Callable[..., Tensor], *batch: Any) -> Loss:
         """Run the passes of one batch and leave the rule's gradient in ``.grad``.
 
         Args:
             fn: Called with the batch: forward, ``accelerator.backward(loss)``, return the loss.
             *batch: Tensors, or mappings and sequences of them. With ``micro="full"`` it is kept until the window's
                 last batch arrives, and all of them run in each pass.
-            labels: The examples' classes, for rules that tell them apart.
 
         Returns:
             The clean loss that was run, divided as accelerate divides it: the sum over a window is the loss of the
@@ -104,12 +103,8 @@ class PreparedOptimizer(AcceleratedOptimizer):
         if self.micro == "full" and not self.gradient_state.sync_gradients:
             return 0.0
         window, self._held = self._held, []
-        alone = len(window) == 1
-        return self.optimizer.gradient(
-            lambda p: self._run(p, fn, window),
-            n=next(iter(lengths(batch)), None) if alone else None,
-            labels=labels if alone else None,
-        )
+        n = sum(next(iter(lengths(batch)), 1) for batch in window)
+        return self.optimizer.gradient(lambda p: self._run(p, fn, window), n=n)
 
     def _run(self, p: Pass, fn: Callable[..., Tensor], window: list[tuple[Any, ...]]) -> Tensor:
         """One pass over the batches of a window; ranks talk in the last backward alone."""
@@ -118,6 +113,8 @@ class PreparedOptimizer(AcceleratedOptimizer):
                 "this rule ranks or weighs single examples, but a trainer's loss is their mean; take another rule, or "
                 "a loop of your own over opt.passes()."
             )
+        if p.part is not None and len(window) > 1:
+            raise TypeError("this rule takes a batch in parts, but micro='full' joins several; take micro='m'.")
         total = torch.zeros((), device=self.accelerator.device)
         for i, batch in enumerate(window):
             silent = nullcontext() if i == len(window) - 1 else self.accelerator.no_sync(self.optimizer.model)

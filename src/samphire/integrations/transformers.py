@@ -77,9 +77,7 @@ class SharpnessAwareMixin:
             items = num_items_in_batch if num_items_in_batch is None or share == 1 else num_items_in_batch * share
             return forward_backward(model, inputs, items)
 
-        labels = inputs.get("labels")
-        one_each = isinstance(labels, Tensor) and labels.ndim == 1
-        loss = opt.gradient(run, inputs, next(iter(lengths(inputs))), labels=labels if one_each else None)
+        loss = opt.gradient(run, inputs, next(iter(lengths(inputs))))
         return loss if isinstance(loss, Tensor) else torch.tensor(loss, device=self.args.device)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
