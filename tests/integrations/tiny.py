@@ -1,7 +1,12 @@
 """Tiny random models and data that the tests of all trainers share, and what they are compared with."""
 
+import contextlib
+
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import default_collate
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from samphire.optim import SharpnessAware
@@ -74,3 +79,37 @@ def same(first, second):
     """Whether two models have the same weights and buffers, bit for bit."""
     one, two = first.state_dict(), second.state_dict()
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def net():
+    """A small network with BatchNorm and dropout."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
+
+
+def points(n):
+    """Points with a class each."""
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(n, 4, generator=draw)
+    return list(zip(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long(), strict=True))
+
+
+def sgd(model):
+    """The base optimizer of the tests on points."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def point_steps(model, data, batch, accumulate, autocast=None, divide=None):
+    """The plain loop's functions for points: backward on each batch's share of the window's loss."""
+
+    def run(rows, p):
+        x, y = default_collate(rows)
+        with torch.autocast("cpu", autocast) if autocast else contextlib.nullcontext():
+            out = model(x)
+        loss = cross_entropy(out.float(), y) / (divide or accumulate)
+        (loss if p.scaler is None else p.scaler.scale(loss)).backward()
+        return loss.detach()
+
+    return [
+        [lambda p, rows=rows: run(rows, p) for rows in window] for window in windows(data, batch, accumulate)
+    ]
