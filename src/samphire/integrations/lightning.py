@@ -12,7 +12,7 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -87,7 +87,7 @@ class SharpnessAwareMixin(LightningModule):
                 loss += self._again(opt, p, batch, silent=True)
             return loss + (self._again(opt, p, last) if p.perturbed else closure())
 
-        return opt.gradient(run)
+        return opt.gradient(run, n=1)  # a size, so that rules that cut batches ask and are refused
 
     def _again(self, opt: SharpnessAware, p: Pass, batch: Batch, silent: bool = False) -> Tensor:
         """Forward and backward on a batch that Lightning has seen; if silent, without talking to other ranks."""
@@ -96,6 +96,7 @@ class SharpnessAwareMixin(LightningModule):
         with ExitStack() as stack:
             stack.enter_context(marked_as_perturbed())
             stack.enter_context(kept_metrics(self))
+            stack.enter_context(restore.kept_buffers(self) if not p.perturbed else nullcontext())
             if p.rng == "replay":
                 stack.enter_context(restore.replayed_rng(rng))
             if silent and isinstance(strategy, ParallelStrategy):
