@@ -113,7 +113,11 @@ def mean_loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Callable[..., Tensor
 def backward(p: Any, out: Tensor, y: Tensor, share: float = 1.0) -> None:
     """Backward by the loop's own hand, except for rules that ask for the losses of the examples."""
     losses = share * nn.functional.cross_entropy(out, y, reduction="none")
-    p.backward(losses) if p.per_example else losses.mean().backward()
+    if p.per_example:
+        p.backward(losses)
+    else:
+        losses.mean().backward()
+        p.loss = losses.mean().detach() + (0 if p.loss is None else p.loss)
 
 
 def closure_of(opt: torch.optim.Optimizer, model: nn.Module, x: Tensor, y: Tensor) -> Callable[..., Tensor]:

@@ -48,9 +48,11 @@ def test_untouched_puts_everything_back(fails):
 def test_kept_buffers_nest():
     net = model()
     before = state(net)[0]
-    with restore.kept_buffers(net):
+    with restore.undone() as outer:
+        restore.keep_buffers(net, outer)
         disturb(net)
-        with restore.kept_buffers(net):
+        with restore.undone() as inner:
+            restore.keep_buffers(net, inner)
             disturb(net)
     assert all(torch.equal(a, b) for a, b in zip(before, net.buffers(), strict=True))
 
@@ -74,7 +76,8 @@ def test_wrappers_are_taken_off():
 
 def test_frozen_parameters_have_no_gradient_and_are_trainable_again():
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    with pytest.raises(ZeroDivisionError), restore.frozen(list(net[0].parameters())):
+    with pytest.raises(ZeroDivisionError), restore.undone() as undo:
+        restore.freeze(list(net[0].parameters()), undo)
         net(torch.ones(1, 2)).sum().backward()
         raise ZeroDivisionError
     assert [p.grad is None for p in net.parameters()] == [True, True, False, False]
@@ -84,8 +87,24 @@ def test_frozen_parameters_have_no_gradient_and_are_trainable_again():
 def test_gradients_are_put_back():
     net = nn.Linear(2, 1)
     net.weight.grad = torch.full((1, 2), 7.0)
-    with restore.kept_grads(list(net.parameters())):
+    with restore.undone() as undo:
+        restore.set_grads_aside(list(net.parameters()), undo)
         assert net.weight.grad is None
         net(torch.ones(1, 2)).sum().backward()
     assert net.weight.grad.tolist() == [[7.0, 7.0]]
     assert net.bias.grad is None
+
+
+def test_the_way_back_is_taken_in_reverse_and_from_where_it_was_interrupted():
+    taken, undo = [], restore.Undo()
+    undo.note(lambda: taken.append("first"))
+    undo.note(lambda: taken.append("second") or (len(taken) == 1 and 1 / 0))
+    undo.note(lambda: None)
+    with pytest.raises(ZeroDivisionError):
+        undo.back()
+    assert len(undo) == 2
+    undo.back(to=1)
+    assert taken == ["second", "second"]
+    undo.back()
+    undo.back()
+    assert taken == ["second", "second", "first"]

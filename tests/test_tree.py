@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from samphire import tree
+from samphire.restore import undone
 from samphire.tree import Vector, dot, norm, project, unit
 
 torch.manual_seed(0)
@@ -82,7 +83,8 @@ def test_sparse_entries_count_like_dense_ones():
     assert norm(Vector({"e": sparse})).item() == pytest.approx(dense.norm().item())
     assert dot(Vector({"e": sparse}), Vector({"e": dense})).item() == pytest.approx(dense.square().sum().item())
     w = {"e": torch.ones(4)}
-    with tree.displaced(w, 0.5 * Vector({"e": sparse}), {}):
+    with undone() as undo:
+        tree.displace(w, 0.5 * Vector({"e": sparse}), {}, undo.note)
         assert torch.equal(w["e"], 1 + 0.5 * dense)
     assert torch.equal(w["e"], torch.ones(4))
 
@@ -92,7 +94,8 @@ def test_displacement_moves_and_restores_every_bit_in_place(dtype):
     w = {"x": torch.randn(1000).to(dtype)}
     before, address = w["x"].clone(), w["x"].data_ptr()
     by = Vector({"x": torch.randn(1000).to(dtype)}, 0.01)
-    with pytest.raises(KeyError), tree.displaced(w, by, {}):
+    with pytest.raises(KeyError), undone() as undo:
+        tree.displace(w, by, {}, undo.note)
         torch.testing.assert_close(w["x"], (before.double() + by.tensors["x"].double() * 0.01).to(dtype))
         raise KeyError
     assert torch.equal(w["x"], before)
@@ -102,7 +105,8 @@ def test_displacement_moves_and_restores_every_bit_in_place(dtype):
 def test_displacement_is_measured_as_the_weights_really_moved():
     w, kept = {"x": torch.tensor([1.0, 1.0, 0.0]).bfloat16()}, {}
     g = Vector({"x": torch.tensor([0.0, 1.0, 2.0]).bfloat16()})
-    with tree.displaced(w, Vector({"x": torch.tensor([1e-4, 1 / 64, 0.25]).bfloat16()}), kept):
+    with undone() as undo:
+        tree.displace(w, Vector({"x": torch.tensor([1e-4, 1 / 64, 0.25]).bfloat16()}), kept, undo.note)
         seen = tree.measure_displacement(w, kept, g)
     assert seen.length.item() == pytest.approx(math.hypot(1 / 64, 0.25))  # 1e-4 rounds away
     assert seen.along.item() == pytest.approx(1 / 64 + 0.5)

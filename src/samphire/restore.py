@@ -1,8 +1,12 @@
-"""Leave a model as it was: its modes, buffers, gradients and random numbers, also after an exception."""
+"""Leave a model as it was: its modes, buffers, gradients and random numbers, also after an exception.
+
+What changes something for a while notes the way back in an :class:`Undo` first, so that no interrupt, wherever it
+comes, finds a change that nobody can take back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,9 +16,55 @@ from torch.nn.parallel import DistributedDataParallel
 RngState = dict[torch.device, Tensor]
 
 __all__ = [
-    "RngState", "data_parallel", "evaluation_mode", "frozen", "kept_buffers", "kept_grads", "kept_modes",
-    "replayed_rng", "rng_state", "set_rng_state", "untouched", "unwrapped",
+    "RngState", "Undo", "data_parallel", "evaluation_mode", "freeze", "keep_buffers", "kept_modes", "replay_rng",
+    "replayed_rng", "rng_state", "set_grads_aside", "set_rng_state", "undone", "untouched", "unwrapped",
 ]  # fmt: skip
+
+
+class Undo:
+    """The way back: each step is noted before the change that it undoes, and taken in reverse order.
+
+    A step must do no harm when it is taken twice: an interrupt may come between taking it and forgetting it. Then the
+    rest of the way is still noted, and :meth:`back` can be called again.
+
+    Example:
+        >>> undo, lights = Undo(), ["on"]
+        >>> undo.note(lambda: lights.__setitem__(0, "on"))
+        >>> lights[0] = "off"
+        >>> undo.back()
+        >>> lights, len(undo)
+        (['on'], 0)
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], object]] = []
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def note(self, step: Callable[[], object]) -> None:
+        """Note how to undo what comes next."""
+        self._steps.append(step)
+
+    def back(self, to: int = 0) -> None:
+        """Go back until only this many steps are left."""
+        while len(self._steps) > to:
+            self._steps[-1]()
+            del self._steps[-1]
+
+    def forget(self) -> None:
+        """The changes are meant to stay."""
+        self._steps.clear()
+
+
+@contextmanager
+def undone() -> Iterator[Undo]:
+    """Undo at the end of a block what was noted in it."""
+    undo = Undo()
+    try:
+        yield undo
+    finally:
+        undo.back()
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -54,7 +104,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
         [True, False]
     """
     state = rng_state({p.device for p in model.parameters()})
-    with torch.no_grad(), evaluation_mode(model), kept_buffers(model), replayed_rng(state):
+    with torch.no_grad(), evaluation_mode(model), undone() as undo, replayed_rng(state):
+        keep_buffers(model, undo)
         yield
 
 
@@ -77,16 +128,16 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Put every buffer back afterwards, bit for bit: BatchNorm of any kind, EMAs, observers, spectral norm.
+def keep_buffers(model: nn.Module, undo: Undo) -> None:
+    """Have every buffer put back, bit for bit: BatchNorm of any kind, EMAs, observers, spectral norm.
 
     Copies, rather than momentum set to zero, so that it holds for ``momentum=None``, for buffers that are
     replaced instead of written to, and when nested.
 
     Example:
         >>> bn = nn.BatchNorm1d(2)
-        >>> with kept_buffers(bn):
+        >>> with undone() as undo:
+        ...     keep_buffers(bn, undo)
         ...     _ = bn(torch.randn(4, 2))
         >>> bn.num_batches_tracked.item()
         0
@@ -97,39 +148,35 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
-    try:
-        yield
-    finally:
+
+    def put_back() -> None:
         for module, name, buffer, _ in kept:
             module._buffers[name] = buffer
-        if kept:
-            with torch.no_grad():
-                torch._foreach_copy_([buffer for *_, buffer, _ in kept], [copy for *_, copy in kept])
+        with torch.no_grad():
+            torch._foreach_copy_([buffer for *_, buffer, _ in kept], [copy for *_, copy in kept])
+
+    if kept:
+        undo.note(put_back)
 
 
-@contextmanager
-def frozen(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+def freeze(parameters: Sequence[nn.Parameter], undo: Undo) -> None:
     """No gradient for some trainable parameters: autograd neither computes it nor goes deeper than it must."""
+    undo.note(lambda: [p.requires_grad_(True) for p in parameters])
     for p in parameters:
         p.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for p in parameters:
-            p.requires_grad_(True)
 
 
-@contextmanager
-def kept_grads(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Put the gradients of some parameters back afterwards; in between they start from none."""
+def set_grads_aside(parameters: Sequence[nn.Parameter], undo: Undo) -> None:
+    """Let the gradients of some parameters start from none; those they have come back."""
     kept = [p.grad for p in parameters]
-    for p in parameters:
-        p.grad = None
-    try:
-        yield
-    finally:
+
+    def put_back() -> None:
         for p, grad in zip(parameters, kept, strict=True):
             p.grad = grad
+
+    undo.note(put_back)
+    for p in parameters:
+        p.grad = None
 
 
 def rng_state(devices: set[torch.device]) -> RngState:
@@ -139,6 +186,13 @@ def rng_state(devices: set[torch.device]) -> RngState:
         if device.type not in ("cpu", "meta"):
             states[device] = torch.get_device_module(device).get_rng_state(device)
     return states
+
+
+def replay_rng(states: RngState, undo: Undo) -> None:
+    """Draw the random numbers that followed a recorded state again; the way back leads to where we are now."""
+    now = rng_state(set(states))
+    undo.note(lambda: set_rng_state(now))
+    set_rng_state(states)
 
 
 @contextmanager
@@ -152,12 +206,9 @@ def replayed_rng(states: RngState) -> Iterator[None]:
         ...     torch.equal(torch.rand(3), mask)
         True
     """
-    now = rng_state(set(states))
-    set_rng_state(states)
-    try:
+    with undone() as undo:
+        replay_rng(states, undo)
         yield
-    finally:
-        set_rng_state(now)
 
 
 def set_rng_state(states: RngState) -> None:

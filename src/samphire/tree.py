@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -194,52 +193,61 @@ def local(t: Tensor) -> Tensor:
     return t if _mesh(t) is None else t.to_local()  # type: ignore[attr-defined]
 
 
-@contextmanager
-def displaced(w: Mapping[str, Tensor], by: Vector, spare: dict[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
-    """Move weights for the length of a block; bring back the very same bits, also on an error.
+def like(t: Tensor, other: Tensor) -> Tensor:
+    """A tensor on the device of another of its shape, and sharded as that is."""
+    return _spread(t.to(other.device), other) if _mesh(t) is None else t
+
+
+def displace(
+    w: Mapping[str, Tensor], by: Vector, spare: dict[str, Tensor], note: Callable[[Callable[[], None]], None]
+) -> Mapping[str, Tensor]:
+    """Move weights; the way back, noted before anything moves, brings the very same bits.
 
     Adding and subtracting again is not restoring: in float32 it changes some 2 % of the entries. On a CPU the weights
     point to a displaced copy meanwhile, which saves two sweeps over memory; elsewhere they are moved in place and
     copied back, so that addresses captured by a CUDA graph or a sharded parameter stay true.
 
     Args:
-        w: The weights by name. After the block their addresses are what they were.
+        w: The weights by name. On the way back they get the addresses they had.
         by: The displacement.
         spare: Memory for one copy of the displaced weights. Hand in the same dictionary again to reuse it.
+        note: Is given the way back, a function that may be called more than once.
 
-    Yields:
+    Returns:
         The undisplaced weights.
 
     Example:
-        >>> w = {"a": torch.tensor([0.1])}
-        >>> with displaced(w, Vector({"a": torch.tensor([0.7])}), {}):
-        ...     print(w["a"])
+        >>> w, back = {"a": torch.tensor([0.1])}, []
+        >>> _ = displace(w, Vector({"a": torch.tensor([0.7])}), {}, back.append)
+        >>> w["a"]
         tensor([0.8000])
-        >>> w["a"].item() == torch.tensor(0.1).item()
-        True
+        >>> back[0]()
+        >>> w["a"]
+        tensor([0.1000])
     """
-    names, here = list(by), [local(w[name].detach()) for name in by]
+    if not by.tensors:
+        return {}
+    names = list(by.tensors)
+    here = [local(w[name].detach()) for name in names]
     for name, t in zip(names, here, strict=True):
         kept = spare.get(name)
         if kept is None or (kept.shape, kept.dtype, kept.device) != (t.shape, t.dtype, t.device):
             spare[name] = torch.empty_like(t)
     copies = [spare[name] for name in names]
-    swap = all(_swappable(w[name], t) for name, t in by.tensors.items()) and isinstance(number(by.scale), float)
-    if not swap:
-        torch._foreach_copy_(copies, here)
-    try:
-        if swap:
-            _point_to_sums(w, here, copies, by)
-        else:
-            _add_(here, [local(t) for t in by.tensors.values()], by.scale)
-        del by  # its tensors are often the clean gradient: let go of them during the block
-        yield dict(zip(names, here if swap else copies, strict=True))
-    finally:
-        if swap:
-            for name, old in zip(names, here, strict=True):
-                w[name].data = old
-        else:
-            torch._foreach_copy_(here, copies)
+    if all(_swappable(w[name], t) for name, t in by.tensors.items()) and isinstance(number(by.scale), float):
+        weights = [w[name] for name in names]
+        note(lambda: _point_to(weights, here))
+        _point_to_sums(w, here, copies, by)
+        return dict(zip(names, here, strict=True))
+    torch._foreach_copy_(copies, here)
+    note(lambda: torch._foreach_copy_(here, copies))
+    _add_(here, [local(t) for t in by.tensors.values()], by.scale)
+    return dict(zip(names, copies, strict=True))
+
+
+def _point_to(weights: list[Tensor], data: list[Tensor]) -> None:
+    for t, own in zip(weights, data, strict=True):
+        t.data = own
 
 
 def _point_to_sums(w: Mapping[str, Tensor], here: list[Tensor], sums: list[Tensor], by: Vector) -> None:

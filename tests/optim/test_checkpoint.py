@@ -87,7 +87,7 @@ def test_compiled_model(r, backend):
     for _ in range(3):
         opt.step(closure_of(opt, compiled, x, y))
     assert_weights(model, expected, 1e-10)
-    assert list(opt._named) == [name for name, _ in model.named_parameters()]
+    assert list(opt._engine.named) == [name for name, _ in model.named_parameters()]
 
 
 @pytest.mark.parametrize("foreach", [True, False])

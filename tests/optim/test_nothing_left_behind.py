@@ -229,7 +229,9 @@ def test_every_buffer_sees_the_first_pass_over_the_examples_only(r):
 
 def test_frozen_buffers_is_reentrant():
     bn = nn.BatchNorm1d(2)
-    with restore.kept_buffers(bn), restore.kept_buffers(bn):
+    with restore.undone() as outer, restore.undone() as inner:
+        restore.keep_buffers(bn, outer)
+        restore.keep_buffers(bn, inner)
         bn(torch.randn(4, 2))
     assert bn.num_batches_tracked.item() == 0
     bn(torch.randn(4, 2))

@@ -133,18 +133,7 @@ def watch(rule: Rule) -> Footprint:
         w = {name: t - 0.1 * along[name] if name in along else t for name, t in w.items()}
         steps.append(_moved(displacements))
     size = sum(t.nbytes for t in w.values())
-    return Footprint(round(sum(t.nbytes for t in _kept(memory) if t.ndim) / size, 2), _perturbed(steps, model))
-
-
-def _kept(memory: Memory) -> Iterator[Tensor]:
-    """The tensors a rule remembers."""
-    for value in memory.values():
-        if isinstance(value, Vector):
-            yield from value.tensors.values()
-        elif isinstance(value, Tensor):
-            yield value
-    for part in memory.parts.values():
-        yield from _kept(part)
+    return Footprint(round(sum(t.nbytes for t in memory.tensors() if t.ndim) / size, 2), _perturbed(steps, model))
 
 
 Moved = dict[str, Tensor]  # for each displaced tensor, where

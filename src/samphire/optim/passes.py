@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from samphire import tree
 from samphire.optim.requests import PER_EXAMPLE
+from samphire.restore import Undo, undone
 from samphire.tree import Vector, dot, norm
 
 __all__ = [
     "Closure", "Loss", "Pass", "Report", "Watch",
-    "example_losses", "in_perturbed_pass", "marked_as_perturbed", "run_closure",
+    "example_losses", "in_perturbed_pass", "mark_as_perturbed", "marked_as_perturbed", "run_closure",
 ]  # fmt: skip
 
 Loss = Tensor | float
@@ -41,15 +42,19 @@ def in_perturbed_pass() -> bool:
     return _in_perturbed_pass.get()
 
 
+def mark_as_perturbed(undo: Undo) -> None:
+    """Mark what follows as a perturbed pass, until it is undone."""
+    before = _in_perturbed_pass.get()
+    undo.note(lambda: _in_perturbed_pass.set(before))
+    _in_perturbed_pass.set(True)
+
+
 @contextmanager
 def marked_as_perturbed() -> Iterator[None]:
     """Mark a block as a perturbed pass."""
-    before = _in_perturbed_pass.get()
-    _in_perturbed_pass.set(True)
-    try:
+    with undone() as undo:
+        mark_as_perturbed(undo)
         yield
-    finally:
-        _in_perturbed_pass.set(before)
 
 
 @dataclass
@@ -202,11 +207,13 @@ class Watch:
     perturbed_losses: list[Loss] = field(default_factory=list)
     clean: Callable[[], Vector | None] = lambda: None
     parallel: bool = False
+    loss_noted: bool = False
 
     def saw(self, p: Pass, g: Vector, w: Mapping[str, Tensor], originals: Mapping[str, Tensor]) -> None:
         """Note a pass while its displacement is still in place."""
         report = self.report
         report.passes += 1
+        self.loss_noted |= p.loss is not None
         loss = NAN if p.loss is None else p.loss * self._share(p)
         if not p.perturbed:
             self.losses.append(loss)

@@ -7,7 +7,7 @@ another rule of it is at the end: :func:`bind`, :func:`on`, :func:`with_rho`, :f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -139,6 +139,16 @@ class Memory(dict[str, Any]):
         twin.update(self)
         twin.parts = {key: part.copy() for key, part in self.parts.items()}
         return twin
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All tensors a rule keeps."""
+        for value in self.values():
+            if isinstance(value, Vector):
+                yield from value.tensors.values()
+            elif isinstance(value, Tensor):
+                yield value
+        for part in self.parts.values():
+            yield from part.tensors()
 
     def state(self) -> dict[str, Any]:
         """As plain data, for a checkpoint."""
