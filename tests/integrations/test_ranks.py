@@ -81,12 +81,13 @@ def accelerate_run(folder, rule, sharded=False, **kind):
             opt.gradient(run, x, y)
             opt.step()
             opt.zero_grad()
-    accelerator.save_state(folder / "state")
+    accelerator.save_state(folder / f"state {rule} {kind} {sharded}")
+    accelerator.wait_for_everyone()
     weights = values(model)
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-    accelerator.load_state(folder / "state")
+    accelerator.load_state(folder / f"state {rule} {kind} {sharded}")
     assert all(torch.equal(p, q) for p, q in zip(values(model), weights, strict=True))
     AcceleratorState._reset_state()
     GradientState._reset_state()

@@ -83,8 +83,7 @@ class PreparedOptimizer(AcceleratedOptimizer):
         self._held: list[tuple[Any, ...]] = []
         if accelerator.scaler is not None:
             _leave_unscaling_to(opt, accelerator.scaler)
-        if micro == "m" and opt.perturbation == "global":
-            # each batch has its own perturbation, which all ranks share
+        if micro == "m":  # each batch has a perturbation of its own, from the gradient of all ranks
             accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
 
     def gradient(self, fn: Callable[..., Tensor], *batch: Any) -> Loss:
