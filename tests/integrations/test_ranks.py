@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, DistributedSampler, default_collate
 from transformers import Trainer, TrainingArguments
 
 from samphire.integrations.accelerate import prepare
@@ -108,10 +108,12 @@ class Module(SharpnessAwareMixin, LightningModule):
 
 def lightning_run(folder, rule, micro="full", perturbation="global"):
     module = Module(rule, perturbation)
+    in_order = DistributedSampler(points(N), 2, int(os.environ["RANK"]), shuffle=False)
     LightningTrainer(
         default_root_dir=folder, accelerator="cpu", strategy="ddp", devices=2, max_epochs=1, logger=False,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, accumulate_grad_batches=2,
-    ).fit(module, DataLoader(points(N), BATCH))  # fmt: skip
+        use_distributed_sampler=False,
+    ).fit(module, DataLoader(points(N), BATCH, sampler=in_order))  # fmt: skip
     return values(module.net)
 
 

@@ -12,7 +12,7 @@ Example::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -24,7 +24,6 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from samphire import restore
-from samphire.integrations.trackers import step_numbers
 from samphire.optim import Pass, SharpnessAware, in_perturbed_pass
 from samphire.optim.passes import Loss, marked_as_perturbed
 
@@ -74,6 +73,7 @@ class SharpnessAwareMixin(LightningModule):
         """The rule's gradient of the window, left in ``.grad``; Lightning has added up the earlier batches' clean one."""
         parameters = [p for group in opt.param_groups for p in group["params"]]
         earlier = [p.grad for p in parameters]
+        opt.zero_grad()
         *before, last = self._window
 
         def run(p: Pass) -> Loss:
@@ -96,7 +96,8 @@ class SharpnessAwareMixin(LightningModule):
         with ExitStack() as stack:
             stack.enter_context(marked_as_perturbed())
             stack.enter_context(kept_metrics(self))
-            stack.enter_context(restore.kept_buffers(self) if not p.perturbed else nullcontext())
+            if not p.perturbed:  # Lightning's own pass has updated them
+                restore.keep_buffers(self, stack.enter_context(restore.undone()))
             if p.rng == "replay":
                 stack.enter_context(restore.replayed_rng(rng))
             if silent and isinstance(strategy, ParallelStrategy):
@@ -132,7 +133,7 @@ class LogSharpness(Callback):
         """Log the last step of every optimizer of ours."""
         for opt in trainer.optimizers:
             if isinstance(opt, SharpnessAware) and opt.last.passes:
-                module.log_dict(step_numbers(opt.last))
+                module.log_dict({f"sharpness/{name}": value for name, value in opt.last.measured().items()})
 
 
 @contextmanager

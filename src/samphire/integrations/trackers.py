@@ -1,24 +1,196 @@
-"""Where numbers go while a network trains: TensorBoard, MLflow, Weights & Biases, a CSV file."""
+"""Where a run's numbers go: TensorBoard, Weights & Biases, MLflow, a CSV file.
+
+A tracker is opened once for a run and shows its rows, each once: after a kill and a resume no point is doubled. It
+works without a network: what is sent to a server is the library's own business (``WANDB_MODE=offline``,
+``MLFLOW_TRACKING_URI``).
+"""
 
 from __future__ import annotations
 
-import math
+import csv
+import importlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
 
-from samphire.optim import Report
+from samphire import records
+from samphire.checks import check_one_of
+from samphire.records import Row
+from samphire.report.training import curves
+from samphire.train import TrainedRun
+from samphire.train.fit import Log
 
-__all__ = ["step_numbers"]
+__all__ = ["TRACKERS", "numbers", "tracker"]
 
 
-def step_numbers(report: Report) -> dict[str, float]:
-    """What an optimizer saw in its last step, as far as it was measured: the gap, gradient norms, the cosine, ...
+class Session(Protocol):
+    """One run, open in one library."""
+
+    def show(self, step: int, values: Mapping[str, float]) -> None:
+        """Show the numbers of an epoch."""
+
+    def figure(self, name: str, figure: Any) -> None:
+        """Show a matplotlib figure."""
+
+
+def tracker(kind: str) -> Log:
+    """What ``samphire.train.fit(log=...)`` takes.
+
+    Args:
+        kind: ``"tensorboard"``, ``"wandb"``, ``"mlflow"`` or ``"csv"``.
 
     Example:
-        >>> step_numbers(Report(loss=1.0, perturbed_loss=1.5, passes=2))["sharpness/gap"]
-        0.5
+        >>> tracker("tensorbord")
+        Traceback (most recent call last):
+            ...
+        ValueError: no tracker is named 'tensorbord'; did you mean 'tensorboard'?
     """
-    numbers = report.numbers()
-    return {
-        f"sharpness/{name}": numbers[name]
-        for name in ("perturbed_loss", "gap", "grad_norm", "perturbed_grad_norm", "cosine", "radius")
-        if math.isfinite(numbers[name])
-    }
+    check_one_of("tracker", kind, TRACKERS)
+    library, opened = TRACKERS[kind]
+    try:
+        importlib.import_module(library)
+    except ModuleNotFoundError:
+        raise ValueError(f"log={kind!r} needs {library}; pip install 'samphire[{kind}]'.") from None
+
+    @contextmanager
+    def log(folder: Path, config: Any) -> Iterator[Callable[[Sequence[Row]], None]]:
+        mark = folder / f"{kind}.json"
+        shown = json.loads(mark.read_text())["rows"] if mark.exists() else 0
+
+        def show(rows: Sequence[Row]) -> None:
+            nonlocal shown
+            for row in rows[shown:]:
+                session.show(row["epoch"], numbers(row))
+                shown += 1
+                records.write_atomic(mark, json.dumps({"rows": shown}).encode())
+            latest[:] = rows
+
+        latest: list[Row] = []
+        with opened(folder, numbers_and_words(asdict(config)), shown) as session:
+            before = shown
+            yield show
+            if shown > before:
+                session.figure("curves", curves(TrainedRun(config, folder, tuple(latest))))
+
+    return log
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row, those inside a dict by ``name/key``.
+
+    Example:
+        >>> numbers({"epoch": 1, "loss": 0.5, "val_groups": {"land": 0.1}, "val_worst_group": "land"})
+        {'loss': 0.5, 'val_groups/land': 0.1}
+    """
+    flat = numbers_and_words(row)
+    return {name: float(value) for name, value in flat.items() if name != "epoch" and isinstance(value, (int, float))}
+
+
+def numbers_and_words(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """A nested dict as a flat one."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= numbers_and_words(value, f"{before}{name}/")
+        else:
+            flat[f"{before}{name}"] = value
+    return flat
+
+
+@contextmanager
+def _tensorboard(folder: Path, config: Mapping[str, Any], shown: int) -> Iterator[Session]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    class Board:
+        def show(self, step: int, values: Mapping[str, float]) -> None:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+            writer.flush()
+
+        def figure(self, name: str, figure: Any) -> None:
+            writer.add_figure(name, figure)
+
+    # what an interrupted session has shown beyond the mark, TensorBoard drops
+    with SummaryWriter(folder / "tensorboard", purge_step=shown + 1 if shown else None) as writer:
+        if not shown:
+            writer.add_text("config", "\n".join(f"    {name}: {value}" for name, value in config.items()))
+        yield Board()
+
+
+@contextmanager
+def _wandb(folder: Path, config: Mapping[str, Any], shown: int) -> Iterator[Session]:
+    import wandb
+
+    class Weights:
+        def show(self, step: int, values: Mapping[str, float]) -> None:
+            run.log(dict(values), step=step)
+
+        def figure(self, name: str, figure: Any) -> None:
+            run.log({name: wandb.Image(figure)})
+
+    project = os.environ.get("WANDB_PROJECT", "samphire")
+    with wandb.init(
+        project=project, id=folder.name, dir=folder, config=dict(config), resume="allow", settings={"silent": True}
+    ) as run:
+        yield Weights()
+
+
+@contextmanager
+def _mlflow(folder: Path, config: Mapping[str, Any], shown: int) -> Iterator[Session]:
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "samphire")).experiment_id
+    earlier = client.search_runs([experiment], f"tags.`samphire.run` = '{folder.name}'")
+    run = earlier[0] if earlier else client.create_run(experiment, tags={"samphire.run": folder.name})
+    if not earlier:
+        for name, value in config.items():
+            client.log_param(run.info.run_id, name, value)
+
+    class Flow:
+        def show(self, step: int, values: Mapping[str, float]) -> None:
+            for name, value in values.items():
+                client.log_metric(run.info.run_id, name, value, step=step)
+
+        def figure(self, name: str, figure: Any) -> None:
+            client.log_figure(run.info.run_id, figure, f"{name}.png")
+
+    yield Flow()
+    client.set_terminated(run.info.run_id)
+
+
+@contextmanager
+def _csv(folder: Path, config: Mapping[str, Any], shown: int) -> Iterator[Session]:
+    path = folder / "log.csv"
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))[:shown]
+
+    class Table:
+        def show(self, step: int, values: Mapping[str, float]) -> None:
+            rows.append({"epoch": step, **values})
+            text = io.StringIO()
+            writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
+            writer.writeheader()
+            writer.writerows(rows)
+            records.write_atomic(path, text.getvalue().encode())
+
+        def figure(self, name: str, figure: Any) -> None:
+            """A table has none."""
+
+    yield Table()
+
+
+Opened = Callable[[Path, Mapping[str, Any], int], AbstractContextManager[Session]]
+TRACKERS: dict[str, tuple[str, Opened]] = {
+    "tensorboard": ("tensorboard", _tensorboard),
+    "wandb": ("wandb", _wandb),
+    "mlflow": ("mlflow", _mlflow),
+    "csv": ("csv", _csv),
+}

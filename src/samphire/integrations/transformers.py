@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from transformers import Trainer
 
 from samphire.integrations.accelerate import PreparedOptimizer, lengths, refuse_engines
-from samphire.integrations.trackers import step_numbers
 from samphire.optim import Rule, SharpnessAware, in_perturbed_pass
 from samphire.optim.step import Micro, Perturbation
 
@@ -83,8 +82,8 @@ class SharpnessAwareMixin:
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log once per step, and what the optimizer saw beside the loss."""
         if not in_perturbed_pass():
-            seen = step_numbers(self.optimizer.optimizer.last) if "loss" in logs else {}
-            super().log({**logs, **seen}, *args, **kwargs)
+            seen = self.optimizer.optimizer.last.measured() if "loss" in logs else {}
+            super().log({**logs, **{f"sharpness/{name}": value for name, value in seen.items()}}, *args, **kwargs)
 
 
 class SharpnessAwareTrainer(SharpnessAwareMixin, Trainer):

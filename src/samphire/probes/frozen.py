@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from samphire.checks import check_one_of, check_whole
 from samphire.models.layers import Normalize
-from samphire.optim.scopes import last_linear
+from samphire.optim.scopes import find_head
 from samphire.progress import Progress, silent
 from samphire.restore import untouched
 
@@ -82,7 +82,7 @@ def _listening(model: nn.Module, layer: str | None) -> Iterator[list[Tensor]]:
     """A list that is given what the layer returns (for ``None``, what the last Linear is given) at each call."""
     calls: list[Tensor] = []
     if layer is None:
-        hook = model.get_submodule(last_linear(model)).register_forward_pre_hook(lambda _, x: calls.append(x[0]))
+        hook = model.get_submodule(find_head(model)).register_forward_pre_hook(lambda _, x: calls.append(x[0]))
     else:
         named = dict(model.named_modules())
         check_one_of("layer of the model", layer, named)

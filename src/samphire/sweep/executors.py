@@ -68,7 +68,7 @@ def _ray(work: Work, workers: int | None, address: str | None) -> Iterator[tuple
     if own:
         ray.init(address, log_to_driver=False, logging_level="warning", include_dashboard=False)
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
-    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=CRASHES)(_attempt_on_ray)
+    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=CRASHES)(_attempt_elsewhere)
     tasks: list[Any] = []
 
     def submit(job: Any) -> Future[Outcome]:
@@ -85,8 +85,8 @@ def _ray(work: Work, workers: int | None, address: str | None) -> Iterator[tuple
             ray.shutdown()
 
 
-def _attempt_on_ray(request: bytes, path: list[str]) -> Outcome:
-    """In a worker of Ray, which may look for modules in other places than this process."""
+def _attempt_elsewhere(request: bytes, path: list[str]) -> Outcome:
+    """On another machine, or in a worker that may look for modules in other places than this process."""
     sys.path += [place for place in path if place not in sys.path]
     torch.set_num_threads(1)
 
