@@ -148,6 +148,8 @@ def largest(v: Vector, count: int) -> Vector:
         >>> largest(Vector({"a": torch.tensor([3.0, 1.0]), "b": torch.tensor([2.0])}), 2).dense()
         {'a': tensor([ True, False]), 'b': tensor([True])}
     """
+    if not v.tensors:
+        return v
     whole = [t.full_tensor() if is_sharded(t) else t.to_dense() for t in v.tensors.values()]  # type: ignore[attr-defined]
     flat = torch.cat([t.reshape(-1) for t in whole])
     marked = torch.zeros_like(flat, dtype=torch.bool).scatter(0, flat.topk(count).indices, True)
@@ -194,8 +196,15 @@ def local(t: Tensor) -> Tensor:
 
 
 def like(t: Tensor, other: Tensor) -> Tensor:
-    """A tensor on the device of another of its shape, and sharded as that is."""
-    return _spread(t.to(other.device), other) if _mesh(t) is None else t
+    """A tensor, whole or this rank's shard of it, on the device of another and sharded as that is."""
+    mesh = _mesh(other)
+    if mesh is None or t.shape == other.shape:
+        return _spread(t.to(other.device), other) if _mesh(t) is None else t
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        t.to(other.device), mesh, other.placements, shape=other.shape, stride=other.stride()  # type: ignore[attr-defined]
+    )
 
 
 def displace(

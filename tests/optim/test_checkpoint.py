@@ -6,15 +6,27 @@ import pickle
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.nn.functional import cross_entropy
 
 from cases import assert_weights, closure_of, every_rule, problem, reference_run, sgd, weights
+from samphire import optim
 from samphire.optim import SharpnessAware, asam, looksam, lsam, sam
 
 
+BASES = {"sgd": sgd, "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01)}
+
+
 @every_rule
-@pytest.mark.parametrize("base", [sgd, lambda m: torch.optim.AdamW(m.parameters(), lr=0.01)], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("base", BASES.values(), ids=BASES)
 def test_resumed_run_equals_the_uninterrupted_one_to_the_bit(r, base):
     model, x, y = problem()
     opt = SharpnessAware(model, base(model), r)
@@ -46,7 +58,91 @@ def test_state_is_small_and_a_plain_one_loads_both_ways():
     opt.load_state_dict(plain.state_dict())
     assert opt.param_groups is opt.base.param_groups
     size = len(pickle.dumps(opt.state_dict()))
-    assert size < 1.1 * len(pickle.dumps(plain.state_dict())) + 500
+    assert size < len(pickle.dumps(sgd(model).state_dict())) + len(pickle.dumps(plain.state_dict()["state"])) + 1500
+
+
+@every_rule
+def test_a_plain_state_starts_the_rule_afresh_and_says_so(r):
+    model, x, y = problem()
+    plain = sgd(model)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    plain.step()
+    plain.zero_grad()
+    opt = SharpnessAware(model, sgd(model), r)
+    for _ in range(2):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+    with pytest.warns(UserWarning, match="holds no memory of a rule, so .* starts afresh at step 0"):
+        opt.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(opt.base.state_dict(), plain.state_dict())
+    twin, fresh = copy.deepcopy((model, SharpnessAware(model, plain, r)))
+    opt.step(closure_of(opt, model, x, y), labels=y)
+    fresh.step(closure_of(fresh, twin, x, y), labels=y)
+    assert_weights(model, weights(twin), 0)
+
+
+@every_rule
+def test_the_memory_of_another_rule_is_named_and_not_used(r):
+    model, x, y = problem()
+    other = SharpnessAware(model, sgd(model), optim.stable(0.1) if not isinstance(r, optim.stable) else sam(0.1))
+    other.step(closure_of(other, model, x, y))
+    opt = SharpnessAware(model, sgd(model), r)
+    opt.step(closure_of(opt, model, x, y), labels=y)
+    with pytest.warns(UserWarning, match="holds the memory of (stable|sam), so .* starts afresh at step 0"):
+        opt.load_state_dict(other.state_dict())
+    for _ in range(6):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+
+
+@every_rule
+def test_a_state_of_the_first_version_loads(r):
+    model, x, y = problem()
+    opt = SharpnessAware(model, sgd(model), r)
+    for _ in range(2):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+    old = opt.base.state_dict() | {"samphire": [memory.state() for memory in opt._engine.memories]}
+    twin, resumed = copy.deepcopy((model, SharpnessAware(model, sgd(model), r)))
+    resumed.load_state_dict(copy.deepcopy(old))
+    for _ in range(3):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+        resumed.step(closure_of(resumed, twin, x, y), labels=y)
+    assert_weights(twin, weights(model), 0)
+
+
+@every_rule
+@pytest.mark.parametrize(("base", "full"), [(sgd, False), (BASES["adamw"], True)], ids=["sgd", "adamw, full"])
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_distributed_checkpoint_without_ranks(r, base, full, tmp_path):
+    options = StateDictOptions(full_state_dict=full)
+    model, x, y = problem()
+    opt = SharpnessAware(model, base(model), r)
+    for _ in range(3):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+    state = {"model": get_model_state_dict(model), "opt": get_optimizer_state_dict(model, opt, options=options)}
+    dcp.save(state, checkpoint_id=tmp_path, no_dist=True)
+    other, _, _ = problem(seed=1)
+    resumed = SharpnessAware(other, base(other), r)
+    before = weights(other)
+    state = {"model": get_model_state_dict(other), "opt": get_optimizer_state_dict(other, resumed, options=options)}
+    assert_weights(other, before, 0)
+    dcp.load(state, checkpoint_id=tmp_path, no_dist=True)
+    set_model_state_dict(other, state["model"])
+    set_optimizer_state_dict(other, resumed, state["opt"], options=options)
+    for _ in range(4):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+        resumed.step(closure_of(resumed, other, x, y), labels=y)
+    assert_weights(other, weights(model), 0)
+
+
+def test_a_step_without_passes_is_still_refused_unless_it_sets_up_the_state():
+    model, _, _ = problem()
+    opt = SharpnessAware(model, sgd(model), sam(0.1))
+    for lr, grad in [(0.1, 0.0), (0.0, 1.0)]:
+        opt.param_groups[0]["lr"] = lr
+        for p in model.parameters():
+            p.grad = torch.full_like(p, grad)
+        with pytest.raises(TypeError, match="needs the loss more than once"):
+            opt.step()
 
 
 @every_rule

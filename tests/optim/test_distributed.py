@@ -6,7 +6,14 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -117,6 +124,76 @@ def refusal(rank):
         return str(error)
 
 
+WRAPPERS = {
+    "global": lambda inner: DistributedDataParallel(inner),
+    "local": lambda inner: DistributedDataParallel(inner),
+    "sharded": lambda inner: fully_shard(inner),
+}
+
+
+def wrapped(rule, kind, seed=0):
+    inner, _, _ = problem(seed)
+    model = WRAPPERS[kind](inner)
+    return model, SharpnessAware(model, sgd(model), per_rank(rule), perturbation="local" if kind == "local" else "global")
+
+
+def whole(model):
+    return {name: getattr(p, "full_tensor", lambda p=p: p)().detach().clone() for name, p in model.named_parameters()}
+
+
+def resumed(rule, rank, kind, folder):
+    """Whether a run loaded by torch.distributed.checkpoint goes on as the one that saved it."""
+    _, x, y = problem()
+    x, y = x[HALVES[rank]], y[HALVES[rank]]
+    model, opt = wrapped(rule, kind)
+    train(model, opt, x, y, steps=3)
+    dcp.save({"model": get_model_state_dict(model), "opt": get_optimizer_state_dict(model, opt)}, checkpoint_id=folder)
+    train(model, opt, x, y, steps=3)
+    other, fresh = wrapped(rule, kind, seed=1)
+    state = {"model": get_model_state_dict(other), "opt": get_optimizer_state_dict(other, fresh)}
+    dcp.load(state, checkpoint_id=folder)
+    set_model_state_dict(other, state["model"])
+    set_optimizer_state_dict(other, fresh, state["opt"])
+    train(other, fresh, x, y, steps=3)
+    a, b = whole(model), whole(other)
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def wrapped_later(rule, rank, rebind):
+    """Local perturbation, with the optimizer built before the model is wrapped."""
+    inner, x, y = problem()
+    opt = SharpnessAware(inner, sgd(inner), per_rank(rule), perturbation="local")
+    model = DistributedDataParallel(inner)
+    if rebind:
+        opt.rebind(model)
+    train(model, opt, x[HALVES[rank]], y[HALVES[rank]])
+    return weights(inner)
+
+
+def never_wrapped(rank):
+    inner, x, y = problem()
+    try:
+        train(inner, SharpnessAware(inner, sgd(inner), sam(0.1), perturbation="local"), x, y)
+    except ValueError as error:
+        return str(error)
+
+
+def sharded_later(rule, rank):
+    """FSDP2 put on after two steps: noticed at the next one, and taken over by rebind with momentum and memory."""
+    model, x, y = problem()
+    opt = SharpnessAware(model, sgd(model), rule)
+    train(model, opt, x, y, steps=2)
+    fully_shard(model)
+    try:
+        train(model, opt, x, y, steps=1)
+        message = ""
+    except ValueError as error:
+        message = str(error)
+    opt.rebind(model)
+    train(model, opt, x, y, steps=STEPS - 2)
+    return whole(model), message
+
+
 def work(rank, folder):
     torch.set_num_threads(1)
     meet = f"file://{folder}/meet"
@@ -132,6 +209,13 @@ def work(rank, folder):
         "overflow": overflow_on_one_rank(rank),
         "one pass": one_pass(rank),
         "refusal": refusal(rank),
+        "resumed": {
+            f"{kind}, {name}": resumed(ALL[name], rank, kind, f"{folder}/{kind} {name}")
+            for kind, name in RESUMED
+        },
+        "wrapped later": {n: wrapped_later(ALL[n], rank, n == "gsam") for n in ("sam", "gsam", "looksam")},
+        "never wrapped": never_wrapped(rank),
+        "sharded later": {n: sharded_later(ALL[n], rank) for n in ("sam", "looksam", "vasso", "ssam_d")},
     }
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
@@ -177,6 +261,11 @@ def together(rule):
     if isinstance(getattr(rule, "rule", None), optim.esam):
         return replace(rule, rule=together(rule.rule)[0]), slice(None)
     return rule, INTERLEAVED
+
+
+RESUMED = [("sharded", name) for name in ALL] + [
+    (kind, name) for kind in ("global", "local") for name in ("sam", "looksam", "vasso", "m_sharpness of looksam")
+]
 
 
 def same(a, b, tolerance=1e-13):
@@ -232,3 +321,27 @@ def test_one_pass_equals_two_passes_locally_and_is_refused_globally(ranks):
 
 def test_local_perturbation_of_shards_is_refused(ranks):
     assert "needs whole parameters on each rank" in ranks[0]["refusal"]
+
+
+@pytest.mark.parametrize("case", [f"{kind}, {name}" for kind, name in RESUMED])
+def test_distributed_checkpoints_resume_exactly(ranks, case):
+    assert all(rank["resumed"][case] for rank in ranks)
+
+
+@pytest.mark.parametrize("rule", ["sam", "gsam", "looksam"])
+def test_local_perturbation_finds_the_wrapper_that_came_later(ranks, rule):
+    for rank in ranks:
+        same(rank["wrapped later"][rule], alone(m_sharpness(4, ALL[rule])))
+
+
+def test_local_perturbation_without_a_wrapper_is_refused(ranks):
+    for rank in ranks:
+        assert "needs the model inside DistributedDataParallel" in rank["never wrapped"]
+
+
+@pytest.mark.parametrize("rule", ["sam", "looksam", "vasso", "ssam_d"])
+def test_parameters_sharded_later_are_noticed_and_taken_over(ranks, rule):
+    for rank in ranks:
+        after, message = rank["sharded later"][rule]
+        assert "opt.rebind(model)" in message
+        same(after, alone(ALL[rule]))

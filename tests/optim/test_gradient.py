@@ -5,6 +5,7 @@ import math
 import warnings
 
 import pytest
+import schedulefree
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -155,7 +156,7 @@ def test_an_injected_closure_may_clip_and_return_the_loss_but_not_compute_again(
     before = weights(model)
     for closure in (forward_and_backward(model, x, y), lambda: closure_of(opt, model, x, y)(optim.Pass(*[None] * 7))):
         opt.gradient(forward_and_backward(model, x, y))
-        with pytest.raises(RuntimeError, match="computes one again; call step\\(\\) without a closure"):
+        with pytest.raises(RuntimeError, match="computes one again; call step"):
             opt.step(closure)
         opt.zero_grad()
     assert_weights(model, before, 0)
@@ -191,12 +192,12 @@ def test_gradients_of_an_earlier_backward_are_refused_unless_the_closure_zeroes_
         cross_entropy(model(x[:4]), y[:4]).backward()
         do(accumulated(model, x, y, zeroes))
         assert_weights(model, expected)
-    before, memory = weights(model), copy.deepcopy(opt.state_dict()["samphire"])
+    before, memory = weights(model), opt.state_dict()["param_groups"]
     cross_entropy(model(x[:4]), y[:4]).backward()
     with pytest.raises(RuntimeError, match="gradients of an earlier backward that the closure does not zero"):
         do(accumulated(model, x, y, lambda: None))
     assert_weights(model, before, 0)
-    torch.testing.assert_close(opt.state_dict()["samphire"], memory)
+    assert opt.state_dict()["param_groups"] == memory
     do(accumulated(model, x, y, lambda: None))  # what the step left itself is no stranger
     do(accumulated(model, x, y, lambda: None))
 
@@ -239,7 +240,7 @@ def test_messages():
     with pytest.raises(TypeError, match="model must be the torch.nn.Module itself, got 'generator'"):
         SharpnessAware(model.parameters(), sgd(model), sam())
     with pytest.raises(
-        RuntimeError, match="pass 0 of the step left no gradient: .* zero_grad\\(\\) came after backward"
+        RuntimeError, match="pass 0 of the step left no gradient: .* came after backward"
     ):
         for p in opt.passes():
             p.backward(cross_entropy(model(x), y))
@@ -250,3 +251,115 @@ def test_messages():
     opt = SharpnessAware(model, sgd(model), sam(0.1), scaler=scaler)
     with pytest.raises(RuntimeError, match="no pass scaled its loss; write p.backward"):
         opt.step(forward_and_backward(model, x, y))
+
+
+# -------------------------------------------------------------------------------- bases with settings of their own
+
+
+def test_the_modes_of_a_schedule_free_base_are_forwarded():
+    model, x, y = problem()
+    opt = SharpnessAware(model, schedulefree.SGDScheduleFree(model.parameters(), lr=0.1), sam(0.1))
+    opt.train()
+    for _ in range(3):
+        opt.step(closure_of(opt, model, x, y))
+    training = weights(model)
+    opt.eval()
+    assert not torch.equal(model[0].weight, training["0.weight"])  # the average
+    opt.train()
+    assert_weights(model, training)
+    plain = SharpnessAware(model, sgd(model), sam(0.1))
+    plain.eval()
+    plain.train()
+    assert_weights(model, training)
+
+
+@pytest.mark.parametrize("own", [{}, {"sam_rho": 0.02}])
+def test_the_rho_of_adadelta_is_not_the_radius(own):
+    model, x, y = problem()
+    base = torch.optim.Adadelta([{"params": model.parameters(), **own}], rho=0.9)
+    opt = SharpnessAware(model, base, sam(0.1))
+    opt.step(closure_of(opt, model, x, y))
+    assert float(opt.last.radius) == pytest.approx(own.get("sam_rho", 0.1))
+
+
+def test_a_groups_own_radius_has_two_names():
+    model, x, y = problem()
+    for name in ("rho", "sam_rho"):
+        base = torch.optim.SGD([{"params": model.parameters(), name: 0.03}], lr=0.1)
+        opt = SharpnessAware(model, base, sam(0.1))
+        opt.step(closure_of(opt, model, x, y))
+        assert float(opt.last.radius) == pytest.approx(0.03)
+
+
+# -------------------------------------------------------------------------------- other parameters
+
+
+@every_rule
+@pytest.mark.parametrize("door", ["opt", "base"])
+def test_a_group_added_by_either_door_at_any_time_is_trained_with_its_memory(r, door):
+    model, x, y = problem()
+    opt = SharpnessAware(model, torch.optim.SGD(model[3].parameters(), lr=0.1, momentum=0.9), r)
+    for _ in range(3):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+    group = {"params": [*model[0].parameters(), *model[1].parameters()], "lr": 0.05}
+    before = weights(model)
+    (opt if door == "opt" else opt.base).add_param_group(group)
+    for _ in range(6):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+    assert all(not torch.equal(p, before[name]) for name, p in model.named_parameters())
+    twin, resumed = copy.deepcopy((model, opt))
+    resumed.load_state_dict(copy.deepcopy(opt.state_dict()))
+    for _ in range(3):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+        resumed.step(closure_of(resumed, twin, x, y), labels=y)
+    assert_weights(twin, weights(model), 0)
+
+
+@every_rule
+def test_a_replaced_layer_is_noticed_and_taken_over_by_rebind(r):
+    model, x, y = problem()
+    opt = SharpnessAware(model, sgd(model), r)
+    for _ in range(2):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+    twin, expected = copy.deepcopy((model, opt))
+    model[0] = copy.deepcopy(model[0])
+    before = weights(model)
+    with pytest.raises(ValueError, match="not in the model; .* opt.rebind"):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+    assert_weights(model, before, 0)
+    opt.rebind(model)
+    for _ in range(4):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+        expected.step(closure_of(expected, twin, x, y), labels=y)
+    assert_weights(model, weights(twin), 0)
+
+
+@every_rule
+def test_parameters_that_a_trainer_swaps_in_model_and_base_are_noticed(r):
+    model, x, y = problem()
+    opt = SharpnessAware(model, sgd(model, momentum=0.0), r)
+    opt.step(closure_of(opt, model, x, y), labels=y)
+    twin, expected = copy.deepcopy((model, opt))
+    for module in model:
+        for name, p in list(module._parameters.items()):
+            module._parameters[name] = nn.Parameter(p.detach().clone())
+    opt.base.param_groups[0]["params"] = list(model.parameters())
+    for _ in range(4):
+        opt.step(closure_of(opt, model, x, y), labels=y)
+        expected.step(closure_of(expected, twin, x, y), labels=y)
+    assert_weights(model, weights(twin), 0)
+
+
+@every_rule
+def test_hooks_can_ask_whether_the_pass_is_a_repeat(r):
+    model, x, y = problem()
+    opt, seen = SharpnessAware(model, sgd(model), r), []
+    model[0].register_forward_hook(lambda *_: seen.append(optim.in_perturbed_pass()))
+    model[3].weight.register_post_accumulate_grad_hook(lambda _: seen.append(optim.in_perturbed_pass()))
+    for _ in range(2):
+        for p in opt.passes(labels=y):
+            seen.clear()
+            p.backward(cross_entropy(model(x[p.examples]), y[p.examples], reduction="none"))
+            assert set(seen) == {p.perturbed}
+        opt.step()
+        assert not optim.in_perturbed_pass()

@@ -21,7 +21,7 @@ from samphire.optim.passes import Pass, Report, Watch, example_losses, mark_as_p
 from samphire.optim.requests import At, Descent, Memory, Rule
 from samphire.tree import Vector
 
-__all__ = ["Engine", "Perturbation", "Rng"]
+__all__ = ["Engine", "Perturbation", "Rng", "ranks"]
 
 Rng = Literal["replay", "fresh"]
 Perturbation = Literal["global", "local"]
@@ -236,12 +236,13 @@ class Engine:
         """The gradients of a pass, unscaled, no longer the parameters'."""
         ddp = restore.data_parallel(self.model)
         reused = ddp is not None and ddp.gradient_as_bucket_view
+        asked = {name: q for name, q in self.named.items() if p.wrt is None or name in p.wrt}
         grads = {}
-        for name, q in self.named.items():
-            if q.grad is not None and (p.wrt is None or name in p.wrt):
+        for name, q in asked.items():
+            if q.grad is not None:
                 grad = q.grad.detach()
                 grads[name] = grad.clone() if reused else grad
-        if not grads and p.wrt != frozenset():
+        if asked and not grads:
             raise RuntimeError(
                 f"pass {p.index} of the step left no gradient: its loss was not sent backward, or zero_grad() came "
                 "after backward; gradients need no zeroing inside a pass."
@@ -299,13 +300,13 @@ class Engine:
 
     def _find_data_parallel(self) -> None:
         """A local perturbation needs the DistributedDataParallel, which may have been put around the model since."""
-        if self.perturbation != "local" or restore.data_parallel(self.model) is not None or _ranks() == 1:
+        if self.perturbation != "local" or restore.data_parallel(self.model) is not None or ranks() == 1:
             return
         ddp = data_parallel_around(self.model)
         if ddp is None:
             raise ValueError(
                 f"perturbation='local' needs the model inside DistributedDataParallel, but none is around it on this "
-                f"rank of {_ranks()}; wrap it, and call opt.rebind(wrapped) if the optimizer was built before."
+                f"rank of {ranks()}; wrap it, and call opt.rebind(wrapped) if the optimizer was built before."
             )
         self.parameters.move_to(ddp)
 
@@ -325,6 +326,7 @@ class Engine:
             )
 
 
-def _ranks() -> int:
+def ranks() -> int:
+    """How many processes train together."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_world_size() if distributed else 1

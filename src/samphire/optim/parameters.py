@@ -65,7 +65,7 @@ class Parameters:
 
     def refresh(self) -> None:
         """Read the names again if the base's groups or the model's parameters are others than before."""
-        if self._held() != self._ids or any(home.get(name) is not p for home, name, p in self._homes):
+        if self._held() != self._ids or any(home.get(name) is not it for home, name, it in self._homes):
             self._read(self.model)
 
     def move_to(self, model: nn.Module) -> None:
@@ -104,10 +104,11 @@ class Parameters:
         )
         self._ids = self._held()
         self._homes = [  # sharded parameters come and go there by themselves
-            (module._parameters, name, p)
+            (home, name, thing)
             for module in model.modules()
-            for name, p in module._parameters.items()
-            if p is not None and not tree.is_sharded(p)
+            for home in (module._modules, module._parameters)
+            for name, thing in home.items()
+            if not (isinstance(thing, Tensor) and tree.is_sharded(thing))
         ]
 
     def _held(self) -> list[int]:

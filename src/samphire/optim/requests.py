@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from samphire import tree
 from samphire.optim import scopes
 from samphire.optim.schedules import Rho
 from samphire.optim.scopes import Scope
@@ -152,19 +153,23 @@ class Memory(dict[str, Any]):
 
     def state(self) -> dict[str, Any]:
         """As plain data, for a checkpoint."""
-        values = {k: v.dense() if isinstance(v, Vector) else v for k, v in self.items()}
+        values = {k: _whole_or_shard(v) if isinstance(v, Vector) else v for k, v in self.items()}
         return {"step": self.step, "values": values, "parts": {k: p.state() for k, p in self.parts.items()}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], like: Mapping[str, Tensor]) -> Memory:
-        """The inverse of :meth:`state`, on the devices of the parameters in ``like``."""
+        """The inverse of :meth:`state`, on the devices of the parameters in ``like``, sharded as they are."""
         memory = cls(state["step"])
         for key, value in state["values"].items():
             if isinstance(value, Mapping):
-                value = Vector({name: t.to(like[name].device) for name, t in value.items()})
+                value = Vector({name: tree.like(t, like[name]) for name, t in value.items()})
             memory[key] = value
         memory.parts = {key: cls.from_state(part, like) for key, part in state["parts"].items()}
         return memory
+
+
+def _whole_or_shard(v: Vector) -> dict[str, Tensor]:
+    return {name: tree.local(t) for name, t in v.dense().items()}
 
 
 def _value(rho: Rho, t: int, lr: float | None) -> Any:

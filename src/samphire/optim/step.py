@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
 from samphire.checks import Count, Positive, check_value
+from samphire.optim import checkpoint
 from samphire.optim.engine import Engine, Perturbation, Rng
 from samphire.optim.leftovers import Leftovers, backwards_noticed, zeroing_expected
 from samphire.optim.parameters import Parameters
@@ -295,6 +296,9 @@ class SharpnessAware(Optimizer):
         engine.refresh()
         if not engine.runs:
             self._say_if_ended()
+            if checkpoint.is_setting_up(engine):
+                self.base.step()
+                return None
             raise TypeError(
                 "SharpnessAware.step needs the loss more than once. Give it a closure that zeroes gradients, runs "
                 "forward and backward and returns the loss: opt.step(closure). Or loop: "
@@ -364,16 +368,16 @@ class SharpnessAware(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The base optimizer's state and the rule's memory; never any weights."""
         self._engine.heal()
-        return {**self.base.state_dict(), "samphire": [memory.state() for memory in self._engine.memories]}
+        return checkpoint.with_memory(self.base.state_dict(), self._engine)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a state of ours, or a plain one of the base optimizer."""
+        """Load a state of ours, or a plain one of the base optimizer, with which the rule starts afresh."""
         engine = self._engine
         engine.heal()
-        plain = {key: value for key, value in state_dict.items() if key != "samphire"}
+        plain, memories = checkpoint.without_memory(state_dict, engine)
         self.base.load_state_dict(plain)
         self._share_with_base()
-        engine.memories = [Memory.from_state(m, engine.named) for m in state_dict.get("samphire", [])]
+        engine.memories = memories
         engine.refresh()
 
     def _share_with_base(self) -> None:

@@ -63,9 +63,9 @@ class ssam_d:
     def gradient(self, w: Vector, memory: Memory) -> Asking:
         g = yield At(wrt=self.climb.wrt)
         where = self.climb.within(w)
-        mask = memory.get("mask")
-        if mask is None:
-            mask = tree.largest(tree.randn_like(where, self.seed), entries_kept(where, self.sparsity))
+        mask = memory.get("mask", Vector())
+        new = where.only(where.tensors.keys() - mask.tensors.keys())  # all, or a group added since
+        mask = mask + tree.largest(tree.randn_like(new, self.seed), entries_kept(new, self.sparsity))
         memory["mask"] = self._next(mask, g, where, memory.step) if memory.step % self.every == 0 else mask
         return (yield At(masked(self.climb(w, memory.radius(self.rho), g), mask)))
 
