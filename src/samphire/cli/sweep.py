@@ -15,7 +15,7 @@ from rich.console import Console
 from samphire import data, report
 from samphire import sweep as sweeps
 from samphire.checks import check_one_of
-from samphire.cli.options import AsJson, Cache, Root
+from samphire.cli.options import AsJson, Cache, LogTo, Root, tracker_of
 from samphire.cli.progress import bar
 from samphire.records import Row
 from samphire.statistics import Estimate
@@ -39,7 +39,7 @@ def sweep(
     ] = None,
     rules: Annotated[str, typer.Option(help="Rules to compare; radius 0 is SGD, once for all.")] = "sam,lsam",
     seeds: Annotated[str, typer.Option(help="Each setting is run with each.")] = "0",
-    on: Annotated[str, typer.Option(help="here, processes (one thread each) or ray.")] = "here",
+    on: Annotated[str, typer.Option(help="here, processes (one thread each), ray or slurm.")] = "here",
     workers: Annotated[int | None, typer.Option(help="Runs at once; by default one for each core.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster; all its nodes must see --root and --out.")] = None,
     root: Root = Path("data"),
@@ -47,6 +47,7 @@ def sweep(
     by: Annotated[str, typer.Option(help=f"Criterion to select by: {', '.join(sweeps.CRITERIA)}.")] = "val_error",
     cache: Cache = None,
     table: Annotated[bool, typer.Option("--table", help="Train nothing; select from what is there.")] = False,
+    log: LogTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Train every setting of the paper's grid and select the best of each rule. Resumes where it stopped."""
@@ -56,7 +57,7 @@ def sweep(
         trials = sweeps.trials(out, jobs)
     else:
         data.load(data_name, root, target=jobs[0].target)  # or say why not
-        work = partial(fit, root=root.resolve(), out=out.resolve(), cache=cache and cache.resolve())
+        work = partial(fit, root=root.resolve(), out=out.resolve(), cache=cache and cache.resolve(), log=tracker_of(log))
         with bar() as progress:
             trials = sweeps.run(
                 jobs, work, out.resolve(), on=on, workers=workers, address=address, progress=progress, done=_log

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,9 +23,8 @@ from samphire.checks import check_one_of
 from samphire.records import Row
 from samphire.report.training import curves
 from samphire.train import TrainedRun
-from samphire.train.fit import Log
 
-__all__ = ["TRACKERS", "numbers", "tracker"]
+__all__ = ["TRACKERS", "Tracker", "flat", "numbers"]
 
 
 class Session(Protocol):
@@ -38,46 +37,46 @@ class Session(Protocol):
         """Show a matplotlib figure."""
 
 
-def tracker(kind: str) -> Log:
-    """What ``samphire.train.fit(log=...)`` takes.
+@dataclass(frozen=True)
+class Tracker:
+    """What ``samphire.train.fit(log=...)`` takes: opens a run in a library, and shows the rows it has not shown yet.
 
     Args:
         kind: ``"tensorboard"``, ``"wandb"``, ``"mlflow"`` or ``"csv"``.
 
     Example:
-        >>> tracker("tensorbord")
+        >>> Tracker("tensorbord")
         Traceback (most recent call last):
             ...
         ValueError: no tracker is named 'tensorbord'; did you mean 'tensorboard'?
     """
-    check_one_of("tracker", kind, TRACKERS)
-    library, opened = TRACKERS[kind]
-    try:
-        importlib.import_module(library)
-    except ModuleNotFoundError:
-        raise ValueError(f"log={kind!r} needs {library}; pip install 'samphire[{kind}]'.") from None
+
+    kind: str
+
+    def __post_init__(self) -> None:
+        check_one_of("tracker", self.kind, TRACKERS)
+        try:
+            importlib.import_module(self.kind)
+        except ModuleNotFoundError:
+            raise ValueError(f"log={self.kind!r} needs {self.kind}; pip install 'samphire[{self.kind}]'.") from None
 
     @contextmanager
-    def log(folder: Path, config: Any) -> Iterator[Callable[[Sequence[Row]], None]]:
-        mark = folder / f"{kind}.json"
-        shown = json.loads(mark.read_text())["rows"] if mark.exists() else 0
+    def __call__(self, folder: Path, config: Any) -> Iterator[Callable[[Sequence[Row]], None]]:
+        """Open the run of a folder; what it gives shows rows, and the curves at the end."""
+        mark = folder / f"{self.kind}.json"
+        before = json.loads(mark.read_text())["rows"] if mark.exists() else 0
+        shown: list[Row] = []
 
         def show(rows: Sequence[Row]) -> None:
-            nonlocal shown
-            for row in rows[shown:]:
+            for row in rows[max(before, len(shown)) :]:
                 session.show(row["epoch"], numbers(row))
-                shown += 1
-                records.write_atomic(mark, json.dumps({"rows": shown}).encode())
-            latest[:] = rows
+            shown[:] = rows
+            records.write_atomic(mark, json.dumps({"rows": len(rows)}).encode())
 
-        latest: list[Row] = []
-        with opened(folder, numbers_and_words(asdict(config)), shown) as session:
-            before = shown
+        with TRACKERS[self.kind](folder, flat(asdict(config)), before) as session:
             yield show
-            if shown > before:
-                session.figure("curves", curves(TrainedRun(config, folder, tuple(latest))))
-
-    return log
+            if len(shown) > before:
+                session.figure("curves", curves(TrainedRun(config, folder, tuple(shown))))
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
@@ -87,19 +86,23 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
         >>> numbers({"epoch": 1, "loss": 0.5, "val_groups": {"land": 0.1}, "val_worst_group": "land"})
         {'loss': 0.5, 'val_groups/land': 0.1}
     """
-    flat = numbers_and_words(row)
-    return {name: float(value) for name, value in flat.items() if name != "epoch" and isinstance(value, (int, float))}
+    return {name: float(value) for name, value in flat(row).items() if name != "epoch" and isinstance(value, (int, float))}
 
 
-def numbers_and_words(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """A nested dict as a flat one."""
-    flat: dict[str, Any] = {}
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested dict as a flat one.
+
+    Example:
+        >>> flat({"a": 1, "b": {"c": 2}})
+        {'a': 1, 'b/c': 2}
+    """
+    result: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            flat |= numbers_and_words(value, f"{before}{name}/")
+            result |= {f"{name}/{inner}": leaf for inner, leaf in flat(value).items()}
         else:
-            flat[f"{before}{name}"] = value
-    return flat
+            result[name] = value
+    return result
 
 
 @contextmanager
@@ -188,9 +191,4 @@ def _csv(folder: Path, config: Mapping[str, Any], shown: int) -> Iterator[Sessio
 
 
 Opened = Callable[[Path, Mapping[str, Any], int], AbstractContextManager[Session]]
-TRACKERS: dict[str, tuple[str, Opened]] = {
-    "tensorboard": ("tensorboard", _tensorboard),
-    "wandb": ("wandb", _wandb),
-    "mlflow": ("mlflow", _mlflow),
-    "csv": ("csv", _csv),
-}
+TRACKERS: dict[str, Opened] = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow, "csv": _csv}

@@ -65,7 +65,7 @@ def fit(
         cache: For decoded images; the user's cache by default.
         device: Where to compute; a GPU if there is one.
         progress: Called with what is done, the steps done and the steps to do.
-        log: Where the first process shows each row, such as ``tracker("tensorboard")`` of
+        log: Where the first process shows each row, such as ``Tracker("tensorboard")`` of
             ``samphire.integrations.trackers``.
     """
     with joined(device) as ranks:
