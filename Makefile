@@ -16,7 +16,7 @@ test: $(READY)
 	$(BIN)/pytest
 
 bench: $(READY)
-	for one in step batched rules probes images hessian; do $(BIN)/python benchmarks/$$one.py || exit 1; done
+	for one in step batched rules probes images hessian llm; do $(BIN)/python benchmarks/$$one.py || exit 1; done
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
