@@ -2,8 +2,8 @@
 
 A GPT-2 with tied embeddings from a configuration, random weights and texts with masked tokens; all weights, and LoRA
 of rank 8 alone. Ours, pytorch-optimizer's SAM and one written by hand take a step in turn in each repetition; ratios
-are taken within a repetition and their median is shown with the quartiles. Peak memory is the largest resident size of
-a fresh process, beyond that of the same process with AdamW.
+are taken within a repetition and their median is shown with the quartiles. Peak memory is the largest resident size
+of a fresh process, beyond that of the same process with AdamW.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ def main() -> None:
             holds = None if bar is None else value["median"] <= bar
             rows.append({"what": f"{what}, {kind}", "must reach": bar, **value, "holds": holds})
             verdict = "" if bar is None else f"must reach <= {bar}  {'holds' if holds else 'MISSED'}"
-            print(f"{rows[-1]['what']:40} {value['median']:6.3f}  [{value['low']:.3f}, {value['high']:.3f}] {verdict}")
+            print(
+                f"{rows[-1]['what']:40} {value['median']:6.3f}  [{value['low']:.3f}, {value['high']:.3f}] {verdict}"
+            )
     if not args.quick:
         store(RESULTS, {"machine": machine(), "rows": rows})
 

@@ -172,7 +172,9 @@ def main() -> None:
         "wrapper time / peer's",
         ratio(alone["ours"], alone["peer"]),
     )
-    peaks = {who: [peak_memory(__file__, who) for _ in range(3 if args.quick else 5)] for who in ("sgd", "ours", "peer")}
+    peaks = {
+        who: [peak_memory(__file__, who) for _ in range(3 if args.quick else 5)] for who in ("sgd", "ours", "peer")
+    }
     extra = {who: [p - s for p, s in zip(peaks[who], peaks["sgd"], strict=True)] for who in ("ours", "peer")}
     print({who: f"{statistics.median(values):.0f} MB beyond SGD" for who, values in extra.items()})
     row(

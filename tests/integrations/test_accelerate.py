@@ -3,6 +3,7 @@
 import pytest
 import torch
 from accelerate import Accelerator, DistributedType
+from tiny import net, point_steps, points, same, sgd, sharpness_aware_loop
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -10,15 +11,14 @@ from torch.utils.data import DataLoader
 
 from samphire.integrations.accelerate import prepare
 from samphire.optim import SharpnessAware, esam, looksam, m_sharpness, sam
-from tiny import net, point_steps, points, same, sgd, sharpness_aware_loop
 
-BATCH, N = 4, 24
+BATCH, N, SAM = 4, 24, sam(0.1)
 
 
 class Run:
     """A user's loop with accelerate, epoch by epoch."""
 
-    def __init__(self, rule=sam(0.1), accelerator=None, accumulate=1, clip=None, **settings):
+    def __init__(self, rule=SAM, accelerator=None, accumulate=1, clip=None, **settings):
         self.accelerator = accelerator or Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
         model, self.clip = net(), clip
         self.model, self.opt = prepare(self.accelerator, model, sgd(model), rule, **settings)
@@ -50,7 +50,7 @@ class Run:
         return self
 
 
-def plain(rule=sam(0.1), accumulate=1, **settings):
+def plain(rule=SAM, accumulate=1, **settings):
     model = net()
     base, steps = sgd(model), point_steps(model, points(N), BATCH, accumulate)
     schedule = CosineAnnealingLR(base, len(steps))
@@ -154,5 +154,5 @@ def test_what_cannot_be_right_is_refused_with_a_sentence():
         Run(micro="half")
     deepspeed = Accelerator(cpu=True)
     deepspeed.state.distributed_type = DistributedType.DEEPSPEED
-    with pytest.raises(ValueError, match="DeepSpeed steps inside its own engine, .* use DDP or FSDP2"):
+    with pytest.raises(ValueError, match=r"DeepSpeed steps inside its own engine, .* use DDP or FSDP2"):
         Run(accelerator=deepspeed)

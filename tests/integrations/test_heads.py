@@ -3,14 +3,14 @@
 import pytest
 import torch
 import transformers as hf
+from image_models import import_timm
 from peft import LoraConfig, get_peft_model
+from tiny import VOCABULARY, classifier, language_model
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from image_models import import_timm
 from samphire.optim import SharpnessAware, last_layer, lsam
 from samphire.optim.scopes import find_head
-from tiny import VOCABULARY, classifier, language_model
 
 # peft asks transformers for a name that is on its way out
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
@@ -43,7 +43,14 @@ def resnet():
 
 
 def swin():
-    sizes = {"image_size": 32, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
+    sizes = {
+        "image_size": 32,
+        "patch_size": 4,
+        "embed_dim": 8,
+        "depths": [1, 1],
+        "num_heads": [2, 2],
+        "window_size": 4,
+    }
     return hf.SwinForImageClassification(hf.SwinConfig(**sizes, num_labels=3, drop_path_rate=0.3))
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from tiny import VOCABULARY, language_model
 from torch.func import functional_call
 
 from samphire import landscape
 from samphire.landscape import Landscape
-from tiny import VOCABULARY, language_model
 
 
 def batch():

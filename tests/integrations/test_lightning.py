@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
+from tiny import net, point_steps, points, same, sgd, sharpness_aware_loop
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import CosineAnnealingLR
@@ -16,9 +17,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from samphire.integrations.lightning import LogSharpness, SharpnessAwareMixin
 from samphire.optim import SharpnessAware, esam, looksam, m_sharpness, msam, sam
-from tiny import net, point_steps, points, same, sgd, sharpness_aware_loop
 
-BATCH, N = 4, 28
+BATCH, N, SAM = 4, 28, sam(0.1)
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers",
     "ignore:.*smaller than the logging interval",
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings(
 class Module(LightningModule):
     """What a user writes."""
 
-    def __init__(self, rule=sam(0.1), period=N // BATCH):
+    def __init__(self, rule=SAM, period=N // BATCH):
         super().__init__()
         self.net, self.rule, self.period = net(), rule, period
         self.accuracy = MulticlassAccuracy(3, average="micro")
@@ -105,7 +105,7 @@ CASES = {
 def test_equals_the_plain_loop(lightning, loop, rule, tmp_path):
     module = Sharp(rule)
     trainer, watcher = fit(module, tmp_path, **lightning)
-    model, losses, opt = plain(rule, **loop)
+    model, losses, _ = plain(rule, **loop)
     assert same(module.net, model)
     k = loop.get("accumulate", 1)
     windows = [watcher.shown[i : i + k] for i in range(0, len(watcher.shown), k)]
@@ -241,7 +241,9 @@ def test_what_a_step_saw_goes_to_the_loggers(tmp_path):
 
 
 def test_what_cannot_be_right_is_refused_with_a_sentence(tmp_path):
-    with pytest.raises(TypeError, match="ranks or weighs single examples, but the loss of training_step is their mean"):
+    with pytest.raises(
+        TypeError, match="ranks or weighs single examples, but the loss of training_step is their mean"
+    ):
         fit(Sharp(esam(0.1)), tmp_path)
     with pytest.raises(TypeError, match="takes a batch in parts, but Lightning runs training_step on whole batches"):
         fit(Sharp(m_sharpness(2)), tmp_path)

@@ -10,6 +10,7 @@ from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlu
 from accelerate.state import AcceleratorState, GradientState
 from lightning.pytorch import LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
+from tiny import language_model, points, sentences, sgd
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, default_collate
@@ -19,7 +20,6 @@ from samphire.integrations.accelerate import prepare
 from samphire.integrations.lightning import SharpnessAwareMixin
 from samphire.integrations.transformers import SharpnessAwareTrainer
 from samphire.optim import SharpnessAware, looksam, sam
-from tiny import language_model, points, sentences, sgd
 
 BATCH, N = 2, 16  # each rank: two steps of two batches
 RULES = {"sam": sam(0.1), "looksam": looksam(0.1, k=2)}
@@ -149,7 +149,12 @@ def ranks(tmp_path_factory):
 def perturbed_together(kind, order):
     """Which of a step's four batches share a perturbation: ``order`` has those of each rank, in their order."""
     (a, b), (c, d) = order
-    return {"full": [[a, b, c, d]], "m": [[a, c], [b, d]], "local": [[a, b], [c, d]], "local m": [[a], [b], [c], [d]]}[kind]
+    return {
+        "full": [[a, b, c, d]],
+        "m": [[a, c], [b, d]],
+        "local": [[a, b], [c, d]],
+        "local m": [[a], [b], [c], [d]],
+    }[kind]
 
 
 def alone(model, base, batches, loss, rule, kind, order):

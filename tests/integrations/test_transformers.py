@@ -7,6 +7,7 @@ import torch
 from accelerate import DistributedType
 from accelerate.state import AcceleratorState
 from peft import LoraConfig, get_peft_model
+from tiny import classifier, labeled, language_model, same, sentences, sharpness_aware_loop, windows
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import SequentialSampler, default_collate
@@ -21,11 +22,10 @@ from transformers import (
 
 from samphire.integrations.transformers import SharpnessAwareMixin, SharpnessAwareTrainer
 from samphire.optim import SharpnessAware, esam, looksam, m_sharpness, sam
-from tiny import classifier, labeled, language_model, same, sentences, sharpness_aware_loop, windows
 
 # peft asks transformers for a name that is on its way out
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
-LR, BATCH, N = 0.01, 4, 20
+LR, BATCH, N, SAM = 0.01, 4, 20, sam(0.1)
 
 
 class SeedEachStep(TrainerCallback):
@@ -46,7 +46,9 @@ class InOrderTrainer(InOrder, SharpnessAwareTrainer):
     pass
 
 
-def trainer_of(folder, model, data, rule=sam(0.1), kind=InOrderTrainer, micro="full", arguments=TrainingArguments, **settings):
+def trainer_of(
+    folder, model, data, rule=SAM, kind=InOrderTrainer, micro="full", arguments=TrainingArguments, **settings
+):
     chosen = {"max_grad_norm": 0.0, "lr_scheduler_type": "constant", "save_strategy": "no"} | settings
     args = arguments(
         str(folder),
@@ -150,7 +152,13 @@ def test_with_a_scaler_the_gradient_is_unscaled_once_and_an_overflow_skips_the_s
             return loss * torch.inf if self.state.global_step == overflow_at else loss
 
     trainer = trainer_of(
-        tmp_path, language_model(), data, kind=Overflows, max_grad_norm=0.05, lr_scheduler_type="cosine", warmup_steps=2
+        tmp_path,
+        language_model(),
+        data,
+        kind=Overflows,
+        max_grad_norm=0.05,
+        lr_scheduler_type="cosine",
+        warmup_steps=2,
     )
     trainer.train()
 
@@ -212,7 +220,7 @@ def test_lora_moves_only_what_is_trained(tmp_path):
 
     model = lora().train()
     loss = lambda model, batch, items: model(**batch).loss
-    losses, opt = sharpness_aware_loop(
+    losses, _ = sharpness_aware_loop(
         model, Trainer(model, trainer.args).create_optimizer(), sam(0.1), plain_steps(model, data, 1, loss),
         before_step=torch.manual_seed,
     )  # fmt: skip
@@ -224,7 +232,9 @@ def test_lora_moves_only_what_is_trained(tmp_path):
 
 def test_m_sharpness_takes_each_part_with_its_own_number_of_tokens(tmp_path):
     data = sentences(N)
-    trainer = trainer_of(tmp_path, language_model(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0), data, m_sharpness(2, sam(0.1)))
+    trainer = trainer_of(
+        tmp_path, language_model(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0), data, m_sharpness(2, sam(0.1))
+    )
     trainer.train()
 
     model = language_model(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0).train()
@@ -243,7 +253,9 @@ def test_m_sharpness_takes_each_part_with_its_own_number_of_tokens(tmp_path):
 def test_resuming_from_a_checkpoint_is_exact(rule, tmp_path):
     data = sentences(N)
     settings = {"gradient_accumulation_steps": 2, "lr_scheduler_type": "cosine", "micro": "m"}
-    whole = trainer_of(tmp_path / "whole", language_model(), data, rule, save_strategy="steps", save_steps=2, **settings)
+    whole = trainer_of(
+        tmp_path / "whole", language_model(), data, rule, save_strategy="steps", save_steps=2, **settings
+    )
     whole.train()
     resumed = trainer_of(tmp_path / "resumed", language_model(), data, rule, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
@@ -293,5 +305,5 @@ def test_what_cannot_be_right_is_refused_with_a_sentence(tmp_path):
             super().create_accelerator_and_postprocess()
             self.accelerator.state.distributed_type = DistributedType.DEEPSPEED
 
-    with pytest.raises(ValueError, match="DeepSpeed steps inside its own engine, .* use DDP or FSDP2"):
+    with pytest.raises(ValueError, match=r"DeepSpeed steps inside its own engine, .* use DDP or FSDP2"):
         trainer_of(tmp_path, language_model(), data, kind=DeepSpeedTrainer)

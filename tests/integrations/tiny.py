@@ -110,6 +110,4 @@ def point_steps(model, data, batch, accumulate, autocast=None, divide=None):
         (loss if p.scaler is None else p.scaler.scale(loss)).backward()
         return loss.detach()
 
-    return [
-        [lambda p, rows=rows: run(rows, p) for rows in window] for window in windows(data, batch, accumulate)
-    ]
+    return [[lambda p, rows=rows: run(rows, p) for rows in window] for window in windows(data, batch, accumulate)]

@@ -57,7 +57,9 @@ def sweep(
         trials = sweeps.trials(out, jobs)
     else:
         data.load(data_name, root, target=jobs[0].target)  # or say why not
-        work = partial(fit, root=root.resolve(), out=out.resolve(), cache=cache and cache.resolve(), log=tracker_of(log))
+        work = partial(
+            fit, root=root.resolve(), out=out.resolve(), cache=cache and cache.resolve(), log=tracker_of(log)
+        )
         with bar() as progress:
             trials = sweeps.run(
                 jobs, work, out.resolve(), on=on, workers=workers, address=address, progress=progress, done=_log

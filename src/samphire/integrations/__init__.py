@@ -1,4 +1,4 @@
-"""Other people's trainers and trackers. Each module needs its library, which is imported with it: an extra of samphire.
+"""Other people's trainers and trackers. Each module imports its library, an extra of samphire.
 
 ``samphire.integrations.transformers``, ``.accelerate`` and ``.lightning`` are thin: all of them run the trainer's own
 forward and backward once per pass by :meth:`samphire.SharpnessAware.gradient`.

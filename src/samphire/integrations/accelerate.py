@@ -109,8 +109,8 @@ class PreparedOptimizer(AcceleratedOptimizer):
         """One pass over the batches of a window; ranks talk in the last backward alone."""
         if p.per_example:
             raise TypeError(
-                "this rule ranks or weighs single examples, but a trainer's loss is their mean; take another rule, or "
-                "a loop of your own over opt.passes()."
+                "this rule ranks or weighs single examples, but a trainer's loss is their mean; take another rule, "
+                "or a loop of your own over opt.passes()."
             )
         if p.part is not None and len(window) > 1:
             raise TypeError("this rule takes a batch in parts, but micro='full' joins several; take micro='m'.")

@@ -29,17 +29,17 @@ from samphire.optim.passes import Loss, marked_as_perturbed
 
 __all__ = ["LogSharpness", "SharpnessAwareMixin", "kept_metrics"]
 
-# A batch of the window that is not over yet: what training_step is called with, and the random numbers it starts from.
+# A batch of the current window: what training_step is called with, and the random numbers it starts from.
 Batch = tuple[tuple[Any, ...], restore.RngState]
 
 
 class SharpnessAwareMixin(LightningModule):
     """Automatic optimization with a :class:`samphire.SharpnessAware`; put it before your own module.
 
-    Lightning runs the clean pass, batch by batch, as it always does: the loss it shows, what ``self.log`` and metrics
-    see, and its hooks are those of one pass. The perturbed passes repeat ``training_step`` and backward on all batches
-    of the window, with the same random numbers. Accumulated batches are one big batch; clipping is applied once, to
-    the gradient that is descended along.
+    Lightning runs the clean pass, batch by batch, as always: the loss it shows, what ``self.log`` and metrics
+    see, and its hooks are those of one pass. The perturbed passes repeat ``training_step`` and backward on all
+    batches of the window, with the same random numbers. Accumulated batches are one big batch; clipping is applied
+    once, to the gradient that is descended along.
     """
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
@@ -70,7 +70,7 @@ class SharpnessAwareMixin(LightningModule):
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
 
     def _gradient(self, opt: SharpnessAware, closure: Callable[[], Any]) -> Loss:
-        """The rule's gradient of the window, left in ``.grad``; Lightning has added up the earlier batches' clean one."""
+        """The rule's gradient of the window, left in ``.grad``; Lightning has added up that of earlier batches."""
         parameters = [p for group in opt.param_groups for p in group["params"]]
         earlier = [p.grad for p in parameters]
         opt.zero_grad()
@@ -150,7 +150,9 @@ def kept_metrics(module: nn.Module) -> Iterator[None]:
         tensor(1.)
     """
     metrics = [metric for metric in module.modules() if isinstance(metric, Metric)]
-    kept = [{**vars(metric), **{name: _copy(value) for name, value in metric.metric_state.items()}} for metric in metrics]
+    kept = [
+        {**vars(metric), **{name: _copy(value) for name, value in metric.metric_state.items()}} for metric in metrics
+    ]
     try:
         yield
     finally:

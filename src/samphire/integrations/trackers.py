@@ -86,7 +86,9 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
         >>> numbers({"epoch": 1, "loss": 0.5, "val_groups": {"land": 0.1}, "val_worst_group": "land"})
         {'loss': 0.5, 'val_groups/land': 0.1}
     """
-    return {name: float(value) for name, value in flat(row).items() if name != "epoch" and isinstance(value, (int, float))}
+    return {
+        name: float(value) for name, value in flat(row).items() if name != "epoch" and isinstance(value, (int, float))
+    }
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

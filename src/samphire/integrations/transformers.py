@@ -28,8 +28,8 @@ class SharpnessAwareMixin:
     """Makes any Trainer take a rule; put it before the Trainer.
 
     The Trainer's own ``training_step`` runs once in each pass, so whatever it does to the loss (label smoothing,
-    ``num_items_in_batch``, mixed precision, a subclass's ``compute_loss``) holds. The loss in the logs is the clean one,
-    and what the last step saw is logged beside it under ``sharpness/``.
+    ``num_items_in_batch``, mixed precision, a subclass's ``compute_loss``) holds. The loss in the logs is the clean
+    one, and what the last step saw is logged beside it under ``sharpness/``.
 
     Args:
         *args: Of the Trainer.
@@ -62,9 +62,7 @@ class SharpnessAwareMixin:
             self.optimizer = PreparedOptimizer(self.accelerator, opt, self.micro)
         return self.optimizer
 
-    def training_step(
-        self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The Trainer's step of forward and backward, once in each pass."""
         opt = self.optimizer
         if opt.optimizer.model is not model:

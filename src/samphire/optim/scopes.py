@@ -173,7 +173,7 @@ def own_parameters(model: nn.Module, name: str) -> frozenset[str]:
     for other, p, mine in zip(names, parameters, inside, strict=True):
         if id(p) in own and not mine:
             raise ValueError(
-                f"the head {name!r} is tied: it shares its weight with {other!r}, so nothing can move the head alone; "
+                f"the head {name!r} is tied: it shares its weight with {other!r}, so it cannot move alone; "
                 "untie them (tie_word_embeddings=False), or take a rule that moves both."
             )
     return below(name)(model)

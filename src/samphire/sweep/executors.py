@@ -105,15 +105,17 @@ def _attempt_elsewhere(request: bytes, path: list[str]) -> Outcome:
 
 @contextmanager
 def _slurm(work: Work, workers: int | None, address: str | None) -> Iterator[tuple[Submit, int]]:
-    """Jobs of SLURM by submitit: one that meets its time limit is queued again and resumes from the run's checkpoint.
+    """Jobs of SLURM by submitit: one that meets its time limit is queued again and resumes from its checkpoint.
 
-    What sbatch needs to know (partition, account, time limit, GPUs) it reads from its own variables: SBATCH_PARTITION,
-    SBATCH_ACCOUNT, SBATCH_TIMELIMIT, SBATCH_GPUS.
+    What sbatch needs to know (partition, account, time limit, GPUs) it reads from its own variables:
+    SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT, SBATCH_GPUS.
     """
     try:
         submitit: Any = importlib.import_module("submitit")
     except ModuleNotFoundError:
-        raise ValueError("on='slurm' needs submitit; pip install 'samphire[slurm]', or take on='processes'.") from None
+        raise ValueError(
+            "on='slurm' needs submitit; pip install 'samphire[slurm]', or take on='processes'."
+        ) from None
     if address is None and shutil.which("sbatch") is None:
         raise ValueError("on='slurm' needs sbatch, and there is none here; run it where SLURM is, or on='processes'.")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))

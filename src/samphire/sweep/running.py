@@ -61,7 +61,8 @@ def run(
         jobs: Frozen dataclasses.
         work: Computes one of them by :func:`samphire.records.open_run` in ``out``. A function of an importable
             module, or a ``functools.partial`` of one: ``partial(fit, root=root, out=out)``.
-        out: The folder of the runs. For Ray and SLURM every node must see it, and the data, under the same absolute path.
+        out: The folder of the runs. For Ray and SLURM every node must see it, and the data, under the same absolute
+            path.
         on: ``"here"``, one by one; ``"processes"``, a :class:`samphire.pool.Pool` of one core each; ``"ray"``, tasks
             of one core, and of one GPU where the cluster has any; ``"slurm"``, a job of SLURM each, by submitit.
         workers: Jobs at once. By default one for each core, and as many as fit for Ray. Processes share a GPU: say

@@ -24,7 +24,7 @@ from samphire.train.trained import TrainedRun
 from samphire.train.training import Training
 
 Log = Callable[[Path, Any], AbstractContextManager[Callable[[Sequence[Row]], object]]]
-"""Opens a place to show a run's rows, by its folder and configuration; what it gives is called with all rows so far."""
+"""Opens a place to show a run's rows, by its folder and configuration; it gives a function of all rows so far."""
 
 __all__ = ["Log", "fit"]
 
@@ -69,7 +69,9 @@ def fit(
             ``samphire.integrations.trackers``.
     """
     with joined(device) as ranks:
-        return _fit(config, root, out, cache, ranks, progress if ranks.first else silent, log if ranks.first else None)
+        return _fit(
+            config, root, out, cache, ranks, progress if ranks.first else silent, log if ranks.first else None
+        )
 
 
 def _fit(
