@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
 from torchmetrics.classification import MulticlassAccuracy
 
-from samphire.integrations.lightning import LogSharpness, SharpnessAwareMixin
+from samphire.integrations.lightning import LogSharpness, SharpnessAwareModule
 from samphire.optim import SharpnessAware, esam, looksam, m_sharpness, msam, sam
 
 BATCH, N, SAM = 4, 28, sam(0.1)
@@ -45,7 +45,7 @@ class Module(LightningModule):
         return loss
 
 
-class Sharp(SharpnessAwareMixin, Module):
+class Sharp(SharpnessAwareModule, Module):
     """... and makes of it."""
 
     def configure_optimizers(self):

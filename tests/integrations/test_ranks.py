@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, default_collate
 from transformers import Trainer, TrainingArguments
 
 from samphire.integrations.accelerate import prepare
-from samphire.integrations.lightning import SharpnessAwareMixin
+from samphire.integrations.lightning import SharpnessAwareModule
 from samphire.integrations.transformers import SharpnessAwareTrainer
 from samphire.optim import SharpnessAware, looksam, sam
 
@@ -94,7 +94,7 @@ def accelerate_run(folder, rule, sharded=False, **kind):
     return weights
 
 
-class Module(SharpnessAwareMixin, LightningModule):
+class Module(SharpnessAwareModule, LightningModule):
     def __init__(self, rule, perturbation):
         super().__init__()
         self.net, self.rule, self.perturbation = quiet_net(), rule, perturbation

@@ -20,7 +20,7 @@ from transformers import (
     get_cosine_schedule_with_warmup,
 )
 
-from samphire.integrations.transformers import SharpnessAwareMixin, SharpnessAwareTrainer
+from samphire.integrations.transformers import SharpnessAwareTrainer
 from samphire.optim import SharpnessAware, esam, looksam, m_sharpness, sam
 
 # peft asks transformers for a name that is on its way out
@@ -273,7 +273,7 @@ class Chatty(Seq2SeqTrainer):
 
 
 def test_any_trainer_can_be_mixed_and_logs_once_and_trains_again(tmp_path):
-    class Mixed(SharpnessAwareMixin, Chatty):
+    class Mixed(SharpnessAwareTrainer, Chatty):
         pass
 
     trainer = trainer_of(tmp_path, language_model(), sentences(N), kind=Mixed, arguments=Seq2SeqTrainingArguments)

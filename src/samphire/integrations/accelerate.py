@@ -167,4 +167,4 @@ def _part(batch: tuple[Any, ...], p: Pass) -> tuple[Any, ...]:
 def _leave_unscaling_to(opt: SharpnessAware, scaler: torch.amp.GradScaler) -> None:
     """Every pass is unscaled when it ends, so clipping must not unscale the gradient once more."""
     unscale = scaler.unscale_
-    scaler.unscale_ = lambda other: None if other is opt else unscale(other)  # type: ignore[method-assign]
+    setattr(scaler, "unscale_", lambda other: None if other is opt else unscale(other))  # noqa: B010

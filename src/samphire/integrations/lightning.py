@@ -2,7 +2,7 @@
 
 Example::
 
-    class Sharp(SharpnessAwareMixin, MyModule):
+    class Sharp(SharpnessAwareModule, MyModule):
         def configure_optimizers(self):
             return SharpnessAware(self, torch.optim.SGD(self.parameters(), lr=0.1), sam(0.05))
 
@@ -27,14 +27,14 @@ from samphire import restore
 from samphire.optim import Pass, SharpnessAware, in_perturbed_pass
 from samphire.optim.passes import Loss, marked_as_perturbed
 
-__all__ = ["LogSharpness", "SharpnessAwareMixin", "kept_metrics"]
+__all__ = ["LogSharpness", "SharpnessAwareModule", "kept_metrics"]
 
 # A batch of the current window: what training_step is called with, and the random numbers it starts from.
 Batch = tuple[tuple[Any, ...], restore.RngState]
 
 
-class SharpnessAwareMixin(LightningModule):
-    """Automatic optimization with a :class:`samphire.SharpnessAware`; put it before your own module.
+class SharpnessAwareModule(LightningModule):
+    """Automatic optimization with a :class:`samphire.SharpnessAware`; put it before your own module in the bases.
 
     Lightning runs the clean pass, batch by batch, as always: the loss it shows, what ``self.log`` and metrics
     see, and its hooks are those of one pass. The perturbed passes repeat ``training_step`` and backward on all

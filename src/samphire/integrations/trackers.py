@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
@@ -24,7 +25,7 @@ from samphire.records import Row
 from samphire.report.training import curves
 from samphire.train import TrainedRun
 
-__all__ = ["TRACKERS", "Tracker", "flat", "numbers"]
+__all__ = ["TRACKERS", "Tracker", "flat", "mlflow_name", "numbers"]
 
 
 class Session(Protocol):
@@ -155,18 +156,28 @@ def _mlflow(folder: Path, config: Mapping[str, Any], shown: int) -> Iterator[Ses
     run = earlier[0] if earlier else client.create_run(experiment, tags={"samphire.run": folder.name})
     if not earlier:
         for name, value in config.items():
-            client.log_param(run.info.run_id, name, value)
+            client.log_param(run.info.run_id, mlflow_name(name), value)
 
     class Flow:
         def show(self, step: int, values: Mapping[str, float]) -> None:
             for name, value in values.items():
-                client.log_metric(run.info.run_id, name, value, step=step)
+                client.log_metric(run.info.run_id, mlflow_name(name), value, step=step)
 
         def figure(self, name: str, figure: Any) -> None:
             client.log_figure(run.info.run_id, figure, f"{name}.png")
 
     yield Flow()
     client.set_terminated(run.info.run_id)
+
+
+def mlflow_name(name: str) -> str:
+    """A name with the characters that MLflow takes.
+
+    Example:
+        >>> mlflow_name("val_groups/bird=land, place=water")
+        'val_groups/bird:land_ place:water'
+    """
+    return re.sub(r"[^\w\-. :/]", "_", name.replace("=", ":"))
 
 
 @contextmanager

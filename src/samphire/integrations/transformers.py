@@ -5,7 +5,7 @@ Example::
     trainer = SharpnessAwareTrainer(model, TrainingArguments(...), train_dataset=data, rule=sam(0.05))
     trainer.train()
 
-    class MyTrainer(SharpnessAwareMixin, Seq2SeqTrainer): ...        # the same for any other Trainer
+    class Mine(SharpnessAwareTrainer, Seq2SeqTrainer): ...        # the same for any other Trainer
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from samphire.integrations.accelerate import PreparedOptimizer, lengths, refuse_
 from samphire.optim import Rule, SharpnessAware, in_perturbed_pass
 from samphire.optim.step import Micro, Perturbation
 
-__all__ = ["SharpnessAwareMixin", "SharpnessAwareTrainer"]
+__all__ = ["SharpnessAwareTrainer"]
 
 
-class SharpnessAwareMixin:
-    """Makes any Trainer take a rule; put it before the Trainer.
+class SharpnessAwareTrainer(Trainer):
+    """``transformers.Trainer`` with a rule; before another Trainer in a list of bases, it gives that one the rule.
 
     The Trainer's own ``training_step`` runs once in each pass, so whatever it does to the loss (label smoothing,
     ``num_items_in_batch``, mixed precision, a subclass's ``compute_loss``) holds. The loss in the logs is the clean
@@ -82,7 +82,3 @@ class SharpnessAwareMixin:
         if not in_perturbed_pass():
             seen = self.optimizer.optimizer.last.measured() if "loss" in logs else {}
             super().log({**logs, **{f"sharpness/{name}": value for name, value in seen.items()}}, *args, **kwargs)
-
-
-class SharpnessAwareTrainer(SharpnessAwareMixin, Trainer):
-    """``transformers.Trainer`` with a rule: ``SharpnessAwareTrainer(model, args, ..., rule=sam(0.05))``."""
