@@ -99,7 +99,7 @@ class Module(SharpnessAwareModule, LightningModule):
         super().__init__()
         self.net, self.rule, self.perturbation = quiet_net(), rule, perturbation
 
-    def training_step(self, batch, batch_idx):
+    def training_step(self, batch):
         return cross_entropy(self.net(batch[0]), batch[1])
 
     def configure_optimizers(self):

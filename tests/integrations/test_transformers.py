@@ -105,6 +105,7 @@ CASES = {
         "activation_checkpointing": True,
         "activation_checkpointing_kwargs": {"use_reentrant": True},
     },
+    "schedule-free": {"optim": "schedule_free_adamw"},
     "another rule": {"rule": looksam(0.1, k=2)},
 }
 
@@ -284,6 +285,28 @@ def test_any_trainer_can_be_mixed_and_logs_once_and_trains_again(tmp_path):
     assert trainer.optimizer is optimizer
     rows = [row for row in trainer.state.log_history if "loss" in row]
     assert all(row["sharpness/gap"] == pytest.approx(row["sharpness/perturbed_loss"] - row["loss"]) for row in rows)
+
+
+class StopsInTheFirstWindow(TrainerCallback):
+    def on_substep_end(self, args, state, control, **kwargs):
+        control.should_training_stop = True
+
+
+def test_a_window_left_before_its_end_is_forgotten(tmp_path):
+    seen = []
+
+    class Counts(InOrderTrainer):
+        def compute_loss(self, *args, **kwargs):
+            seen.append(self.state.global_step)
+            return super().compute_loss(*args, **kwargs)
+
+    trainer = trainer_of(tmp_path, language_model(), sentences(N), kind=Counts, gradient_accumulation_steps=2)
+    trainer.add_callback(StopsInTheFirstWindow)
+    trainer.train()
+    assert seen == []
+    trainer.remove_callback(StopsInTheFirstWindow)
+    trainer.train()
+    assert seen == [0] * 4 + [1] * 4 + [2] * 2  # batches times passes
 
 
 def test_what_cannot_be_right_is_refused_with_a_sentence(tmp_path):

@@ -58,6 +58,7 @@ def sharpness_aware_loop(
 ):
     """The plain loop: ``steps`` are lists of functions, one for each batch, that run backward and return the loss."""
     opt = SharpnessAware(model, base, rule, **settings)
+    opt.train()  # for a schedule-free base
     losses = []
     for i, batches in enumerate(steps):
         if before_step is not None:

@@ -36,7 +36,7 @@ from samphire.optim import Pass, Rule, SharpnessAware
 from samphire.optim.passes import Loss
 from samphire.optim.step import Micro
 
-__all__ = ["PreparedOptimizer", "lengths", "prepare", "refuse_engines"]
+__all__ = ["PreparedOptimizer", "examples", "prepare", "refuse_engines"]
 
 # Engines that own backward and step, so that nothing can run them twice.
 OWN_STEP = {DistributedType.DEEPSPEED: "DeepSpeed", DistributedType.MEGATRON_LM: "Megatron-LM"}
@@ -102,8 +102,11 @@ class PreparedOptimizer(AcceleratedOptimizer):
         if self.micro == "full" and not self.gradient_state.sync_gradients:
             return 0.0
         window, self._held = self._held, []
-        n = sum(next(iter(lengths(batch)), 1) for batch in window)
-        return self.optimizer.gradient(lambda p: self._run(p, fn, window), n=n)
+        return self.optimizer.gradient(lambda p: self._run(p, fn, window), n=sum(map(examples, window)))
+
+    def forget_window(self) -> None:
+        """Drop the batches of a window that was left before its last one."""
+        self._held.clear()
 
     def _run(self, p: Pass, fn: Callable[..., Tensor], window: list[tuple[Any, ...]]) -> Tensor:
         """One pass over the batches of a window; ranks talk in the last backward alone."""
@@ -145,7 +148,12 @@ def refuse_engines(accelerator: Accelerator) -> None:
         )
 
 
-def lengths(batch: Any) -> list[int]:
+def examples(batch: Any) -> int:
+    """The number of examples in a batch, by its first tensor; 1 if it has none."""
+    return next(iter(_rows(batch)), 1)
+
+
+def _rows(batch: Any) -> list[int]:
     """The number of rows of each tensor in a batch; 1 for a number."""
     rows: list[int] = []
     recursively_apply(lambda tensor: rows.append(len(tensor) if tensor.ndim else 1), batch)
@@ -156,9 +164,9 @@ def _part(batch: tuple[Any, ...], p: Pass) -> tuple[Any, ...]:
     """The examples of a batch that take part in a pass."""
     if p.part is None:
         return batch
-    if len(set(lengths(batch))) > 1:
+    if len(set(_rows(batch))) > 1:
         raise TypeError(
-            f"this rule takes the batch in parts, but its tensors have {lengths(batch)} rows; give tensors with one "
+            f"this rule takes the batch in parts, but its tensors have {_rows(batch)} rows; give tensors with one "
             "row for each example, or take a rule for whole batches."
         )
     return slice_tensors(batch, p.examples)

@@ -11,6 +11,7 @@ Example::
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -47,7 +48,9 @@ class SharpnessAwareModule(LightningModule):
         if batch_idx % self.trainer.accumulate_grad_batches == 0:
             self._window: list[Batch] = []
             self._loss_so_far: Loss = 0.0
-        self._window.append(((batch, batch_idx), restore.rng_state({self.device})))
+        takes_index = len(inspect.signature(self.training_step).parameters) > 1
+        arguments = (batch, batch_idx) if takes_index else (batch,)
+        self._window.append((arguments, restore.rng_state({self.device})))
         return super().on_train_batch_start(batch, batch_idx)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:

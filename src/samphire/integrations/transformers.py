@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import Trainer
 
-from samphire.integrations.accelerate import PreparedOptimizer, lengths, refuse_engines
+from samphire.integrations.accelerate import PreparedOptimizer, examples, refuse_engines
 from samphire.optim import Rule, SharpnessAware, in_perturbed_pass
 from samphire.optim.step import Micro, Perturbation
 
@@ -60,6 +60,7 @@ class SharpnessAwareTrainer(Trainer):
                 model or self.model, base, self.rule, perturbation=self.perturbation, scaler=self.accelerator.scaler
             )
             self.optimizer = PreparedOptimizer(self.accelerator, opt, self.micro)
+        self.optimizer.forget_window()
         return self.optimizer
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -70,15 +71,18 @@ class SharpnessAwareTrainer(Trainer):
         forward_backward = super().training_step
 
         def run(inputs: Any, whole: int) -> Tensor:
-            share = next(iter(lengths(inputs))) / whole
+            share = examples(inputs) / whole
             items = num_items_in_batch if num_items_in_batch is None or share == 1 else num_items_in_batch * share
             return forward_backward(model, inputs, items)
 
-        loss = opt.gradient(run, inputs, next(iter(lengths(inputs))))
+        loss = opt.gradient(run, inputs, examples(inputs))
         return loss if isinstance(loss, Tensor) else torch.tensor(loss, device=self.args.device)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log once per step, and what the optimizer saw beside the loss."""
-        if not in_perturbed_pass():
-            seen = self.optimizer.optimizer.last.measured() if "loss" in logs else {}
-            super().log({**logs, **{f"sharpness/{name}": value for name, value in seen.items()}}, *args, **kwargs)
+        if in_perturbed_pass():
+            return
+        if "loss" in logs and isinstance(self.optimizer, PreparedOptimizer):
+            seen = self.optimizer.optimizer.last.measured()
+            logs = {**logs, **{f"sharpness/{name}": value for name, value in seen.items()}}
+        super().log(logs, *args, **kwargs)
