@@ -262,7 +262,6 @@ def test_resuming_from_a_checkpoint_is_exact(rule, tmp_path):
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert resumed.state.global_step == whole.state.global_step == 3
     assert same(resumed.model, whole.model)
-    assert resumed.optimizer.optimizer.state_dict()["samphire"] or rule == sam(0.1)
 
 
 class Chatty(Seq2SeqTrainer):
