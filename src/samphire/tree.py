@@ -111,8 +111,12 @@ def known_norm(v: Vector) -> Tensor | None:
 def dot(a: Vector, b: Vector) -> Tensor:
     """Inner product over the names both have, in float32 or better."""
     shared = [name for name in a.tensors if name in b.tensors]
-    products = [(_inner(a.tensors[name], b.tensors[name]), a.tensors[name]) for name in shared]
-    return _over_shards(products, torch.sum) * (a.scale * b.scale)
+
+    def product(least: torch.dtype) -> Tensor:
+        products = [(_inner(a.tensors[name], b.tensors[name], least), a.tensors[name]) for name in shared]
+        return _over_shards(products, torch.sum)
+
+    return _in_range(product) * (a.scale * b.scale)
 
 
 def unit(v: Vector) -> Vector:
@@ -122,7 +126,8 @@ def unit(v: Vector) -> Vector:
         >>> unit(Vector({"a": torch.zeros(2)})).dense()
         {'a': tensor([0., 0.])}
     """
-    return v * _inverse(norm(v))
+    wide = any(t.dtype == torch.float64 for t in v.tensors.values())
+    return v * _inverse(norm(v), torch.finfo(torch.float64 if wide else torch.float32).tiny)
 
 
 def project(v: Vector, *, onto: Vector) -> Vector:
@@ -309,7 +314,24 @@ def measure_displacement(w: Mapping[str, Tensor], kept: Mapping[str, Tensor], g:
 
 def _length(tensors: list[Tensor]) -> Tensor:
     """Norm of norms, so that squares neither overflow nor round away."""
-    return _over_shards(list(zip(_norms([local(t) for t in tensors]), tensors, strict=True)), _root_of_squares)
+    here = [local(t) for t in tensors]
+
+    def length(least: torch.dtype) -> Tensor:
+        return _over_shards(list(zip(_norms(here, least), tensors, strict=True)), _root_of_squares)
+
+    return _in_range(length)
+
+
+def _in_range(sum_of_products: Callable[[torch.dtype], Tensor]) -> Tensor:
+    """A sum of products accumulated in float32; in float64 if they underflow or overflow there.
+
+    So gradients from 1e-36 to 1e36 have a length, and others pay nothing for it. On an accelerator, where reading a
+    number would stall the queue, and in vmap it stays float32: from 1e-18 to 1e18.
+    """
+    value = sum_of_products(torch.float32)
+    if value.dtype != torch.float32 or not isinstance(seen := number(value), float):
+        return value
+    return value if 1e-15 < abs(seen) < math.inf else sum_of_products(torch.float64)
 
 
 def _over_shards(parts: list[tuple[Tensor, Tensor]], combine: Any) -> Tensor:
@@ -361,8 +383,8 @@ def _foreach(tensors: list[Tensor]) -> bool:
     return bool(tensors) and not _in_transform() and not any(t.is_sparse for t in tensors)
 
 
-def _norms(tensors: list[Tensor]) -> list[Tensor]:
-    wide = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+def _norms(tensors: list[Tensor], least: torch.dtype) -> list[Tensor]:
+    wide = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else least
     if _foreach(tensors):
         return list(torch._foreach_norm(tensors, 2, dtype=wide))
     return [torch.linalg.vector_norm(_values(t), dtype=wide) for t in tensors]
@@ -372,15 +394,14 @@ def _values(t: Tensor) -> Tensor:
     return t.coalesce().values() if t.is_sparse else t
 
 
-def _inner(a: Tensor, b: Tensor) -> Tensor:
+def _inner(a: Tensor, b: Tensor, least: torch.dtype = torch.float32) -> Tensor:
     a, b = (local(t).to_dense() if t.is_sparse else local(t) for t in (a, b))
-    wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), least)
     return torch.dot(a.reshape(-1).to(wide), b.reshape(-1).to(wide))
 
 
-def _inverse(length: Tensor) -> Tensor:
+def _inverse(length: Tensor, tiny: float) -> Tensor:
     """``1 / length``; 0 where the length is 0 or so small that its inverse overflows. NaN stays NaN."""
-    tiny = torch.finfo(length.dtype).tiny
     return torch.where(length < tiny, 0.0, 1.0 / length.clamp_min(tiny))
 
 

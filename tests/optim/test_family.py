@@ -248,6 +248,7 @@ def test_a_pass_over_a_scope_computes_its_gradient_alone_and_exactly():
     assert flops[1] > 2 * flops[0]
     assert all(p.requires_grad for p in model.parameters())
     flops.clear()
+    model.zero_grad()
     opt = SharpnessAware(model, sgd(model), random(0.1))
     opt.step(counted)
     assert flops[0] == forward.get_total_flops()

@@ -45,6 +45,7 @@ class Engine:
         unusable: Whether one of them had a gradient that is not finite, so that the step must be skipped.
         ended_by: Who ended a run from outside, if somebody did.
         closures: How many share the micro-batches of the run.
+        within_step: Whether the runs belong to a step that applies them itself.
         loss_noted: Whether the last run has seen a loss.
         last: The report of the last run.
         undo: The way back from what the run in progress has changed.
@@ -62,6 +63,7 @@ class Engine:
     unusable: bool = False
     ended_by: str = ""
     closures: int = 1
+    within_step: bool = False
     loss_noted: bool = False
     last: Report = field(default_factory=Report)
     undo: restore.Undo = field(default_factory=restore.Undo)
@@ -80,9 +82,12 @@ class Engine:
     def named(self) -> Mapping[str, nn.Parameter]:
         return self.parameters.named
 
-    def run(self, n: int | None, labels: Tensor | None, closures: int = 1) -> Run:
+    def run(self, n: int | None, labels: Tensor | None, closures: int = 1, within_step: bool = False) -> Run:
         """The passes of one run of the rule, to be filled by so many closures."""
         self.end_run()
+        if self.within_step and not within_step:
+            self.forget_runs()  # of a step that was interrupted
+        self.within_step = within_step
         self.refresh()
         self._find_data_parallel()
         self.ended_by, self.closures = "", closures
@@ -165,6 +170,8 @@ class Engine:
                 try:
                     request = asking.send((g, example_losses(p)) if wants_losses else g)
                     watch.sent(p, g, request.eps)
+                    if self._leads_nowhere(request.eps):
+                        descent = g
                     del g
                 except StopIteration as finished:
                     descent = finished.value
@@ -175,6 +182,12 @@ class Engine:
             self.undo.back()
             asking.close()
         self._warn_if_rounded_away()
+
+    def _leads_nowhere(self, eps: Vector) -> bool:
+        """Whether a displacement is not finite, where that can be read for free; its gradient was not, then."""
+        length = tree.known_norm(eps)
+        known = length is not None and isinstance(tree.number(length), float)
+        return known and not math.isfinite(length) and not self._perturbs_locally()  # type: ignore[arg-type]
 
     def _way_back(self, grads: Mapping[str, Tensor | None]) -> Callable[[], None]:
         """To before a run: the gradients and the memories of the micro-batches before it."""
@@ -263,7 +276,7 @@ class Engine:
         if self._perturbs_locally():
             gradient = self._averaged_over_ranks(gradient)
             directly = self._averaged_over_ranks(directly) if directly else directly
-            self.unusable |= self.live_scaler() is not None and not tree.finite(gradient)
+        self.unusable |= not (tree.finite(gradient) & tree.finite(directly))
         total = (Vector({name: g for name, g in earlier.items() if g is not None}) + gradient).dense()
         remembered = {id(t) for t in memory.tensors()}  # whoever clips or zeroes .grad must not reach these
         self.parameters.set_grads({name: g.clone() if id(g) in remembered else g for name, g in total.items()})

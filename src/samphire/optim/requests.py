@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from numbers import Real
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from samphire import tree
+from samphire.checks import Range, check_number
 from samphire.optim import scopes
 from samphire.optim.schedules import Rho
 from samphire.optim.scopes import Scope
 from samphire.tree import Vector, unit
 
 Examples = slice | Tensor | None
+RADIUS = Range(least=0, below=1e38)  # what float32 can displace by
 
 __all__ = [
     "EVERYWHERE", "PER_EXAMPLE", "Asking", "At", "Climb", "Descent", "Examples", "Group", "Memory", "Metric", "Rule",
@@ -173,7 +176,17 @@ def _whole_or_shard(v: Vector) -> dict[str, Tensor]:
 
 
 def _value(rho: Rho, t: int, lr: float | None) -> Any:
-    return rho(t, lr) if callable(rho) and not isinstance(rho, Tensor) else rho
+    """The radius of step ``t``; whatever gave it, it must be one."""
+    value = rho(t, lr) if callable(rho) and not isinstance(rho, Tensor) else rho
+    one = tree.number(value) if isinstance(value, Tensor) and value.ndim == 0 else value
+    if isinstance(one, Tensor) and one.ndim == 0:
+        return value  # on an accelerator or in vmap, where it cannot be read
+    check_number(f"rho at step {t}", float(one) if _is_real(one) else one, RADIUS)
+    return value if isinstance(value, Tensor) else float(value)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def sharpness_aware_gradient(

@@ -64,7 +64,8 @@ class ssam_f:
     def gradient(self, w: Vector, memory: Memory) -> Asking:
         g = yield At(wrt=self.climb.wrt)
         if memory.step % self.every == 0:
-            scores = tree.times(g, g.tensors) if self.fisher is None else Vector(self.fisher()).only(g.tensors)
+            size = Vector({name: t.abs() for name, t in g.tensors.items()})  # ranked as its square, without overflow
+            scores = size if self.fisher is None else Vector(self.fisher()).only(g.tensors)
             memory["mask"] = tree.largest(scores, entries_kept(scores, self.sparsity))
         return (yield At(masked(self.climb(w, memory.radius(self.rho), g), memory["mask"])))
 
