@@ -1,12 +1,14 @@
 # make demo   install and run the main job          make test   install, lint, type-check, run every test
 # make bench  measure everything against its peers   make format  let ruff rewrite the files
+# make docs   build the documentation into site/, without a network
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALLED := .venv/installed
 READY := .venv/ready
 
-.PHONY: demo test bench format clean
+.PHONY: demo test bench docs format clean
 
-demo: $(READY)
+demo: $(INSTALLED)
 	$(BIN)/samphire reproduce
 
 test: $(READY)
@@ -18,15 +20,25 @@ test: $(READY)
 bench: $(READY)
 	for one in step batched rules probes images hessian llm; do $(BIN)/python benchmarks/$$one.py || exit 1; done
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Two marks: installed to be used, and ready to be worked on. Only the second has the tools and peers of the tests.
+INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(INSTALL) .
+	touch $(INSTALLED)
+
 $(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) ".[dev]"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps timm  # without torchvision
-	touch $(READY)
+	touch $(READY) $(INSTALLED)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache

@@ -7,6 +7,8 @@ import torch
 
 from samphire.optim import requests, rules
 
+pytest_plugins = ["browser"]  # tests/browser.py
+
 
 @pytest.fixture(autouse=True)
 def names_in_examples(doctest_namespace: dict[str, Any]) -> None:
@@ -14,6 +16,7 @@ def names_in_examples(doctest_namespace: dict[str, Any]) -> None:
     doctest_namespace.update(
         torch=torch,
         nn=torch.nn,
+        LossOfOutputs=requests.LossOfOutputs,
         Memory=requests.Memory,
         bind=requests.bind,
         sam=rules.sam,

@@ -40,6 +40,12 @@ def hang(tell):
     time.sleep(100)
 
 
+def keep_the_lock(tell):
+    """As a long import does: no other thread of this process runs until it ends."""
+    tell(os.getpid())
+    max(range(10**11))
+
+
 class SlowToImport:
     """To read its pickle takes long, as an import does."""
 

@@ -82,8 +82,9 @@ import sys
 from samphire.pool import Pool
 import pool_tasks
 with Pool(1) as pool:
-    if sys.argv[1] == "working":
-        pool.submit(pool_tasks.hang, listen=lambda process: print(process, flush=True)).result()
+    if sys.argv[1] in ("hang", "keep_the_lock"):
+        work = getattr(pool_tasks, sys.argv[1])
+        pool.submit(work, listen=lambda process: print(process, flush=True)).result()
     else:
         future = pool.submit(pool_tasks.identify, pool_tasks.SlowToImport())
         while not pool._started:
@@ -94,7 +95,7 @@ with Pool(1) as pool:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("when", ["importing", "working"])
+@pytest.mark.parametrize("when", ["importing", "hang", "keep_the_lock"])
 def test_workers_end_with_their_parent_however_it_ends(when, end):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, *filter(None, sys.path)])}
     command = [sys.executable, "-c", SCRIPT, when]

@@ -159,6 +159,7 @@ def cores() -> int:
 
 def _serve(parent: int) -> None:
     """Answer tasks until there are no more. Interrupts are left to the parent; what is printed goes to stderr."""
+    _let_the_kernel_end_this_with_its_parent()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = os.fdopen(os.dup(1), "wb")
@@ -179,6 +180,15 @@ def _serve(parent: int) -> None:
                     send("error", error)
                 except Exception:  # it cannot be pickled
                     send("error", RuntimeError(repr(error)))
+
+
+def _let_the_kernel_end_this_with_its_parent() -> None:
+    """On Linux. A thread that looks, as elsewhere, waits for what holds Python's lock: an import, a long product."""
+    if sys.platform == "linux":
+        import ctypes
+
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def _end_with(parent: int) -> None:

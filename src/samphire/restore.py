@@ -152,7 +152,8 @@ def keep_buffers(model: nn.Module, undo: Undo) -> None:
     def put_back() -> None:
         for module, name, buffer, _ in kept:
             module._buffers[name] = buffer
-        torch._foreach_copy_([buffer.detach() for *_, buffer, _ in kept], [copy for *_, copy in kept])
+        # By .data, for a graph from before that has saved a buffer: to autograd the buffer has not changed.
+        torch._foreach_copy_([buffer.data for *_, buffer, _ in kept], [copy for *_, copy in kept])
 
     if kept:
         undo.note(put_back)

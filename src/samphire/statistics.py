@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 
 __all__ = [
     "LEVEL", "Difference", "Estimate", "Interval", "Verdict",
-    "all_hold", "by_p", "equal", "estimate", "falling", "fact", "higher", "lower", "not_higher", "paired",
+    "all_hold", "by_p", "equal", "estimate", "falling", "fact", "higher", "holm", "lower", "not_higher", "paired",
     "raised", "rising", "verdict",
 ]  # fmt: skip
 
@@ -259,6 +259,27 @@ def by_p(value: float, p: float) -> Verdict:
         ('holds', 'contradicted', 'open', 'open')
     """
     return fact(value > 0) if p < 1 - LEVEL else "open"
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, so that the chance of any false finding stays below the level.
+
+    Args:
+        p: Of each test; a nan, which judges nothing, stays nan and does not count.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03, math.nan])
+        [0.03, 0.06, 0.06, nan]
+
+    References:
+        Holm, A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian Journal of Statistics 1979.
+    """
+    order = sorted((i for i in range(len(p)) if not math.isnan(p[i])), key=lambda i: p[i])
+    corrected, least = [math.nan] * len(p), 0.0
+    for rank, i in enumerate(order):
+        least = max(least, min(1.0, (len(order) - rank) * p[i]))
+        corrected[i] = least
+    return corrected
 
 
 def all_hold(verdicts: Iterable[Verdict]) -> Verdict:

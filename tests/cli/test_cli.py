@@ -45,3 +45,50 @@ def test_the_exit_code_of_a_command_is_kept(monkeypatch):
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert not ended.value.code
+
+
+def end_of(monkeypatch, error, *words):
+    """The exit code of a command that raises an error."""
+
+    def rules():
+        raise error
+
+    command = next(c for c in cli.app.registered_commands if c.callback is cli.rules.rules)
+    monkeypatch.setattr(command, "callback", rules)
+    monkeypatch.setattr(sys, "argv", ["samphire", *words, "rules"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code
+
+
+def test_a_fault_of_ours_is_one_sentence_and_the_place_of_its_trace(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(cli.tempfile, "tempdir", str(tmp_path))
+    assert end_of(monkeypatch, KeyError("v")) == 1
+    printed = capsys.readouterr().err
+    (trace,) = tmp_path.iterdir()
+    assert printed.startswith("samphire: KeyError: 'v'\nThis should not happen; please report it with ")
+    assert str(trace) in printed
+    assert "Traceback" in trace.read_text()
+    assert "Traceback" not in printed
+
+
+def test_a_value_error_of_another_library_is_a_fault_too(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(cli.tempfile, "tempdir", str(tmp_path))
+    assert end_of(monkeypatch, ValueError("zip() argument 2 is shorter")) == 1  # raised in this file, not in ours
+
+
+def test_debug_shows_the_trace(monkeypatch):
+    with pytest.raises(KeyError):
+        end_of(monkeypatch, KeyError("v"), "--debug")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(28, "cannot write a: No space left on device; free space."), "cannot write a: No space left on"),
+        (PermissionError(13, "Permission denied", "runs/a"), "runs/a: Permission denied."),
+    ],
+)
+def test_errors_of_files_are_one_sentence_without_a_number(monkeypatch, capsys, error, sentence):
+    assert end_of(monkeypatch, error) == 2
+    assert capsys.readouterr().err.startswith(f"samphire: {sentence}")

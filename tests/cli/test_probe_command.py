@@ -52,6 +52,9 @@ def test_rows_name_their_average_and_the_picture_is_written(tree, tmp_path):
     ]
     parts = data.load("fmnist-mnist", tree)
     assert found[0]["n per group"] == np.bincount(parts["probe_train"].group).min() // 2 * 2
+    assert (found[0]["probing set"], found[0]["n"]) == ("train", len(parts["probe_train"]))
+    assert found[0]["scaling"] == "global"
+    assert found[0]["l2 tried"].startswith("0.001 to 1")
     assert found[0]["equal-group probe error"] < 0.3
     assert found[1]["equal-group probe error"] > 0.5
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -60,8 +63,11 @@ def test_rows_name_their_average_and_the_picture_is_written(tree, tmp_path):
 def test_a_state_dict_alone_needs_names_and_prints_tables(tree):
     args = ("--root", tree, "--resamples", 1, "--layer", "5", "--feature", "fmnist")
     names = ("--data", "fmnist-mnist", "--model", "small_cnn")
-    result = call(tree / "run" / "model.pt", *names, *args)
+    result = call(tree / "run" / "model.pt", *names, *args, "--probe-on", "val", "--scaling", "each")
     assert result.exit_code == 0, result.output
+    val = len(data.load("fmnist-mnist", tree)["probe_val"])
+    words = " ".join(result.stdout.split())
+    assert f"images the network never saw, groups balanced, n = {val}; features scaled: one number for each" in words
     assert "four averages" in result.stdout
     assert "equal-weight mean over groups" in " ".join(result.stdout.split())
 
@@ -74,6 +80,8 @@ def test_a_state_dict_alone_needs_names_and_prints_tables(tree):
         ("run/model.pt", ("--data", "fmnist-mnist"), "does not say its model"),
         ("run", ("--data", "mnist"), "one feature only"),
         ("run", ("--out", "no/such/folder/a.png"), "there is no folder"),
+        ("run", ("--scaling", "all"), "no scaling is named 'all'"),
+        ("run", ("--probe-on", "test"), "no probing set is named 'test'; there are train, val"),
     ],
 )
 def test_bad_input_is_a_sentence(tree, run, args, words):

@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -44,9 +45,10 @@ def test_idx_faults(tmp_path, data, message):
         arrays.read_idx(tmp_path / "x")
 
 
-@pytest.mark.parametrize("damage", [lambda z: z[:-9], lambda z: b"no" + z, lambda z: z[:15] + b"\xff\xff" + z[17:]])
+@pytest.mark.parametrize("damage", [lambda z: z[:-9], lambda z: b"no" + z, lambda z: z[:300] + b"\xff\xff" + z[302:]])
 def test_gzip_faults(tmp_path, damage):
-    (tmp_path / "x.gz").write_bytes(damage(gzip.compress(WHOLE * 100)))
+    long = bytes([0, 0, 8, 1, 0, 0, 2, 88]) + np.random.default_rng(0).bytes(600)
+    (tmp_path / "x.gz").write_bytes(damage(gzip.compress(long)))
     with pytest.raises(ValueError, match=r"x.gz cannot be unpacked"):
         arrays.read_idx(tmp_path / "x.gz")
 
@@ -161,6 +163,27 @@ def test_a_pickle_cannot_ask_for_memory_it_does_not_fill(tmp_path):
     )
     (tmp_path / "b").write_bytes(huge)
     assert np.array_equal(arrays.read_batch(tmp_path / "b")[0].reshape(4, 3072), data)
+
+
+def test_a_short_pickle_cannot_ask_for_a_large_memo(tmp_path):
+    tracemalloc.start()
+    (tmp_path / "b").write_bytes(b"\x80\x02]r" + (2**27).to_bytes(4, "little") + b".")
+    with pytest.raises(ValueError, match=r"b is not a CIFAR-10 batch \(it asks for 134217728 places in memory\)"):
+        arrays.read_batch(tmp_path / "b")
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("promised", [8, 2**32 - 1])
+def test_a_small_gzip_cannot_unpack_to_more_than_its_header_promises_or_we_allow(tmp_path, promised, monkeypatch):
+    monkeypatch.setattr(arrays, "MOST_BYTES", 2**20)
+    header = bytes([0, 0, 8, 1]) + promised.to_bytes(4, "big")
+    (tmp_path / "x.gz").write_bytes(gzip.compress(header + bytes(2**26)))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=rf"x.gz holds {min(promised, 2**20) + 1} bytes of the {promised}"):
+        arrays.read_idx(tmp_path / "x.gz")
+    assert tracemalloc.get_traced_memory()[1] < 2**23
+    tracemalloc.stop()
 
 
 BATCH_FAULTS = {

@@ -1,7 +1,9 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -29,7 +31,9 @@ class Counted(Files):
 
 def split_of(files):
     label = np.arange(len(files))
-    return Split(files, label, {"a": label % 2}, ids=label + 50, classes=("x", "y"), values={"a": ("0", "1")})
+    return Split(
+        files, label, {"a": label % 2}, ids=label + 50, classes=tuple(map(str, label)), values={"a": ("0", "1")}
+    )
 
 
 def left_in(folder):
@@ -187,6 +191,85 @@ def test_two_processes_at_once_do_the_work_once(tmp_path, fate):
         assert theirs.split() == ["begun", "looking", "60", total]
     (place,) = left_in(cache)
     assert ".part-" not in place
+
+
+EIGHT = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from test_cache import Counted, decoded, split_of
+
+images, cache = map(Path, sys.argv[1:3])
+children = []
+for _ in range(8):
+    child = os.fork()
+    if not child:
+        files = Counted(sorted(images.iterdir()))
+        cached = decoded(split_of(files), 8, cache, workers=1)
+        os.write(1, f"{files.reads} {int(cached.images.astype(int).sum())}\\n".encode())
+        os._exit(0)
+    children.append(child)
+sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
+"""
+
+
+def test_eight_processes_at_once_do_the_work_once(tmp_path):
+    images, cache = tmp_path / "images", tmp_path / "cache"
+    images.mkdir()
+    files = Files(sorted(pictures(images, SHAPES * 5)))
+    command = [sys.executable, "-c", EIGHT, str(images), str(cache), *map(str, Path(__file__).parents[:2])]
+    lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    total = decoded(split_of(files), 8, cache).images.astype(int).sum()
+    assert sorted(lines) == sorted([f"30 {total}"] + 7 * [f"0 {total}"])
+
+
+OTHER_USER = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = sys.argv[3:]
+from PIL import Image
+from test_cache import Files, decoded, split_of
+
+images, cache = map(Path, sys.argv[1:3])
+Image.init()
+if os.getuid() == 0:
+    os.seteuid(65534)  # a user that owns nothing
+try:
+    print(int(decoded(split_of(Files(sorted(images.iterdir()))), int(sys.stdin.read()), cache).images.astype(int).sum()))
+except OSError as error:
+    print(error)
+"""
+
+
+def test_two_users_share_a_cache(tmp_path):
+    """Another user may use what is there, decode what is not, and hears it where the folder is not theirs."""
+    with tempfile.TemporaryDirectory() as shared:  # tmp_path is closed to others
+        images, cache = Path(shared) / "images", Path(shared) / "cache"
+        for folder in (Path(shared), images, cache):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o777)
+        split = split_of(Files(sorted(pictures(images))))
+        totals = {size: decoded(split, size, cache).images.astype(int).sum() for size in (8, 9)}
+        (gone,) = (path for path in cache.iterdir() if path.is_dir() and np.load(path / "images.npy").shape[2] == 9)
+        shutil.rmtree(gone)
+        for lock in cache.glob(".*.lock"):
+            lock.chmod(0o444)  # its maker's
+
+        def other(size):
+            command = [
+                sys.executable,
+                "-c",
+                OTHER_USER,
+                str(images),
+                str(cache),
+                *map(str, Path(__file__).parents[:2]),
+            ]
+            return subprocess.run(command, input=str(size), stdout=subprocess.PIPE, text=True, check=True).stdout
+
+        assert [other(size) for size in (8, 9)] == [f"{totals[8]}\n", f"{totals[9]}\n"]
+        cache.chmod(0o555)
+        assert f"cannot write decoded images to {cache}: Permission denied; choose another folder" in other(10)
+        cache.chmod(0o777)
 
 
 def test_the_loser_of_a_race_that_no_lock_prevented_takes_the_winners(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """Encoded images: chosen without being touched, decoded as Pillow does, refused when damaged."""
 
 import io
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +45,32 @@ def encoded(size=(40, 40), kind="jpeg"):
 def test_a_damaged_image_is_named(data):
     with pytest.raises(ValueError, match=r"image some/file\.jpg cannot be decoded \(.+\); get a fresh copy"):
         decode(data, "some/file.jpg")
+
+
+def test_an_image_format_that_starts_a_program_is_refused(monkeypatch):
+    """Pillow gives encapsulated PostScript to Ghostscript, whatever the file is called."""
+    started = []
+    monkeypatch.setattr("subprocess.Popen", lambda *a, **k: started.append(a))
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    with Image.open(io.BytesIO(postscript)) as image:
+        assert image.format == "EPS"
+    with pytest.raises(ValueError, match=r"image bird.jpg cannot be decoded"):
+        decode(postscript, "bird.jpg")
+    assert not started
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_only_ordinary_files_are_read(tmp_path, make):
+    make(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"a.png must be an ordinary file, got a folder, pipe or device"):
+        Files([tmp_path / "a.png"]).read(0)
+
+
+def test_a_file_may_not_have_too_many_bytes(tmp_path):
+    with (tmp_path / "a.png").open("wb") as file:
+        file.truncate(2**28 + 1)
+    with pytest.raises(ValueError, match=r"a.png has 268435457 bytes, more than the 268435456 allowed"):
+        Files([tmp_path / "a.png"]).read(0)
 
 
 def test_an_image_may_not_be_too_large():

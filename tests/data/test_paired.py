@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from samphire.data.files import Files
-from samphire.data.paired import components, dominoes, paired
+from samphire.data.paired import components, dominoes, paired, paired_anew
 from samphire.data.split import Split
 
 DIGITS = {"train": (5923, 6742, 5958, 6131, 5842), "test": (980, 1135, 1032, 1010, 982)}  # of MNIST
@@ -118,15 +118,15 @@ def test_pairing_within_a_class_is_random():
 @pytest.mark.parametrize(
     ("bottom", "k", "equal", "counts"),
     [
-        ({"train": 5000, "test": 1000}, 2, True, (9000, 1000, 1960, 1000, 1960)),  # CIFAR-MNIST
-        ({"train": 6000, "test": 1000}, 5, False, (26751, 2972, 4962, 2900, 4900)),  # FMNIST-MNIST
+        ({"train": 5000, "test": 1000}, 2, True, (9000, 1000, 1960, 9000, 1000, 1960)),  # CIFAR-MNIST
+        ({"train": 6000, "test": 1000}, 5, False, (26751, 2972, 4962, 26275, 2900, 4900)),  # FMNIST-MNIST
     ],
 )
 def test_official_counts(bottom, k, equal, counts):
     upper = {part: source(numbers) for part, numbers in DIGITS.items()}
     lower = {part: source([number] * k, seed=1) for part, number in bottom.items()}
     parts = dominoes(upper, lower, FIVE[:k], equal=equal)
-    assert tuple(parts) == ("train", "val", "test", "probe_train", "probe_test")
+    assert tuple(parts) == ("train", "val", "test", "probe_train", "probe_val", "probe_test")
     assert tuple(map(len, parts.values())) == counts
 
 
@@ -136,16 +136,16 @@ def test_no_component_is_on_both_sides(correlation):
     lower = {"train": source([210, 210, 210], seed=1), "test": source([41, 42, 43], seed=1)}
     parts = dominoes(upper, lower, FIVE[:3], correlation, seed=5)
     for side in (0, 1):
-        train, val, probe = (set(components(parts[name])[side].tolist()) for name in ("train", "val", "probe_train"))
-        assert not train & val
-        assert not train & probe
-        assert probe <= val
-        assert len(probe) == len(parts["probe_train"])
-    for name, groups in (("probe_train", 9), ("probe_test", 9)):
+        of = {name: set(components(part)[side].tolist()) for name, part in parts.items()}
+        assert not of["train"] & of["val"]
+        for name in ("train", "val"):
+            assert of[f"probe_{name}"] <= of[name]
+            assert len(of[f"probe_{name}"]) == len(parts[f"probe_{name}"])  # so rows apart are images apart
+    for name in ("probe_train", "probe_val", "probe_test"):
         frequencies = combinations(parts[name])
-        assert frequencies.size == groups
+        assert frequencies.size == 9
         assert len(set(frequencies.ravel())) == 1
-        where = "train" if name == "probe_train" else "test"
+        where = "test" if name == "probe_test" else "train"
         check_made_of(parts[name], upper[where], lower[where], FIVE[:3])
     share = np.bincount(parts["val"].label) / np.bincount(np.concatenate([parts["val"].label, parts["train"].label]))
     np.testing.assert_allclose(share, 0.1, atol=0.01)
@@ -170,6 +170,24 @@ def test_bad_input_is_refused_in_one_sentence(change, error, message):
     given = {"top": source([3, 3], (1, 2, 2)), "bottom": source([3, 3], (1, 2, 2)), "classes": [(0, 0), (1, 1)]}
     with pytest.raises(error, match=message):
         paired(**(given | change))
+
+
+def test_dominoes_are_cut_apart_exactly_and_paired_in_another_way():
+    """Every pixel of a new pair is that of the image its id names; names and values stay."""
+    top, bottom = source([12, 15], (1, 5, 4)), source([14, 13], (3, 6, 6), seed=1)
+    split = paired(top, bottom, [(1, 0), (0, 1)], names=("easy", "hard"))
+    again, other = paired_anew(split, seed=1), paired_anew(split, seed=2)
+    assert combinations(again).tolist() == [[6, 6], [6, 6]]
+    assert (again.values, again.classes) == (split.values, split.classes)
+    assert not np.array_equal(again.ids, other.ids)
+    half = split.images.shape[2] // 2
+    for side, rows in enumerate((slice(None, half), slice(half, None))):
+        whole = dict(zip(components(split)[side].tolist(), split.images[:, :, rows], strict=True))
+        for i, image in zip(components(again)[side].tolist(), again.images[:, :, rows], strict=True):
+            assert np.array_equal(image, whole[i])
+        name = ("easy", "hard")[side]
+        classes = dict(zip(components(split)[side].tolist(), split.features[name].tolist(), strict=True))
+        assert [classes[i] for i in components(again)[side].tolist()] == again.features[name].tolist()
 
 
 def test_held_out_must_be_a_share():

@@ -140,7 +140,7 @@ def test_training_the_model_on_does_not_move_the_landscape(net, data):
     assert of.value(u) == before
 
 
-def test_training_mode_normalises_by_the_batch_and_says_so(net, data):
+def test_training_mode_normalizes_by_the_batch_and_says_so(net, data):
     net.drop.p = 0.0
     of = Landscape.of(net, mean, data, training=True)
     buffers = {name: b.clone() for name, b in net.named_buffers()}

@@ -197,7 +197,7 @@ def test_at_a_maximum_nothing_rises(matrix):
     assert landscape.second_order(of, 0.1).at_minimum == 0
 
 
-def test_kappa_is_never_negative_since_the_ball_has_its_centre():
+def test_kappa_is_never_negative_since_the_ball_has_its_center():
     hill = Landscape.of_function(lambda w: -(w["x"] ** 2), {"x": torch.tensor(0.01)})
     found = landscape.sharpness(hill, rho=1.0, steps=0)
     assert found.one_step < 0

@@ -239,9 +239,7 @@ def test_messages():
     opt = SharpnessAware(model, sgd(model), sam(0.1))
     with pytest.raises(TypeError, match="model must be the torch.nn.Module itself, got 'generator'"):
         SharpnessAware(model.parameters(), sgd(model), sam())
-    with pytest.raises(
-        RuntimeError, match="pass 0 of the step left no gradient: .* came after backward"
-    ):
+    with pytest.raises(RuntimeError, match="pass 0 of the step left no gradient: .* came after backward"):
         for p in opt.passes():
             p.backward(cross_entropy(model(x), y))
             opt.zero_grad()

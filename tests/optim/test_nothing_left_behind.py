@@ -185,7 +185,7 @@ def test_parameters_that_are_not_the_bases_keep_the_clean_gradient_and_do_not_mo
 
 
 class Norms(nn.Module):
-    """Every kind of normalisation with buffers, nested, and a buffer that is replaced instead of written to."""
+    """Every kind of normalization with buffers, nested, and a buffer that is replaced instead of written to."""
 
     def __init__(self):
         super().__init__()

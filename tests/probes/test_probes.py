@@ -10,15 +10,15 @@ from scipy.optimize import brentq
 from scipy.special import expit, logsumexp, ndtri, softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from torch import nn
 
 from samphire import probes
 from samphire.data.split import Split
-from samphire.models import ResNet18, small_cnn
-from samphire.probes import groups
-from samphire.probes.logistic import Scaler, softmax_regression, sparse_regression
-from samphire.probes.resampling import balanced, balanced_halves, bootstrap, halves
+from samphire.probes import groups, tuning
+from samphire.probes.logistic import SCALINGS, Scaler, sparse_regression
+from samphire.probes.resampling import balanced, balanced_halves, bootstrap, halves, tenth
+from samphire.probes.softmax import softmax_regression, softmax_regressions
 
 
 def two_features(n, *, share=0.5, seed=0, **values):
@@ -135,7 +135,7 @@ def test_features_of_low_rank_and_constant_features_are_solved_too():
     p = softmax(x @ fit.weight.T + fit.bias, 1)
     gradient = (p - np.eye(3)[y]).T @ x / 50 + 0.1 * fit.weight
     assert np.abs(gradient).max() < 1e-5
-    assert not fit.weight[:, 0].any()
+    assert np.abs(fit.weight[:, 0]).max() < 1e-7
 
 
 @pytest.mark.parametrize("c", [1.0, 0.3, 0.1, 0.03])
@@ -192,7 +192,7 @@ def test_scaler_is_scikit_learns_and_undone_exactly():
         (lambda: probes.features(nn.Linear(2, 2), torch.ones(1, 2), "fc"), "no layer of the model is named 'fc'"),
         (
             lambda: probes.features(nn.Linear(2, 2), torch.ones(1, 2), "", pool="max"),
-            "no pool is named 'max'; there are flatten, mean",
+            "no pool is named 'max'; there are flatten, channels, tokens, cls",
         ),
         (lambda: probes.features(nn.Linear(2, 2), [], ""), "no images"),
         (lambda: probe_a(np.ones((3, 1))), r"shape \(n, d\) with a row for each of 16"),
@@ -235,45 +235,144 @@ def test_every_example_is_drawn_sooner_or_later():
 
 def test_penalties_are_chosen_without_the_held_out_half_and_all_without_the_test(monkeypatch):
     """Each row of the features is its own number, so that what the solver is given says whose it is."""
-    split, test = two_features(80), cells(5)
+    split, test = two_features(80, share=0.7), cells(5)
     x = np.random.default_rng(0).normal(size=(80, 3))
     drawn, given = [], []
-    real_halves, real_fit = probes.protocol.balanced_halves, probes.protocol.softmax_regression
+    real_halves, real_fit = probes.protocol.balanced_halves, tuning.softmax_regressions
     monkeypatch.setattr(probes.protocol, "balanced_halves", lambda *a: drawn.append(real_halves(*a)) or drawn[-1])
-    monkeypatch.setattr(probes.protocol, "softmax_regression", lambda z, *a: given.append(z) or real_fit(z, *a))
-    probes.probe(x, split, np.ones((20, 3)), test, "a", resamples=4)
+    monkeypatch.setattr(tuning, "softmax_regressions", lambda z, *a: given.append(z) or real_fit(z, *a))
+    probes.probe(x, split, np.ones((20, 3)), test, "a", resamples=4, scaling="each", l2=(0.1, 1.0))
     assert len(given) == 2 * len(drawn) == 8
-    for (train, held), tuned, final in zip(drawn, given[::2], given[1::2], strict=True):
+    for (train, held), tuned, final in zip(drawn, given[:4], given[4:], strict=True):
         both = np.concatenate([train, held])
         assert tuned == pytest.approx(StandardScaler().fit_transform(x[train]), abs=1e-12)
         assert final == pytest.approx(StandardScaler().fit_transform(x[both]), abs=1e-12)
 
 
-def test_the_whole_protocol_written_with_scikit_learn():
-    """The same draws, each step by scikit-learn: same penalties, same errors."""
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_the_whole_protocol_written_with_scikit_learn(scaling):
+    """The same draws, each step by scikit-learn: same penalty, same errors."""
     from samphire import records
 
     draw = np.random.default_rng(5)
     split, test = two_features(240, share=0.7), two_features(200, share=0.7, seed=9)
     look = lambda s: np.stack([s.features["a"], s.features["b"]], 1) @ draw2 + noise(len(s))
     draw2, noise = draw.normal(size=(2, 20)), lambda n: 2.5 * draw.normal(size=(n, 20))
-    x, x_test, grid = look(split), look(test), (1e-2, 1e-1, 1.0)
-    found = probes.probe(x, split, x_test, test, "b", resamples=3, l2=grid)
-    assert found.per_group == np.bincount(split.group).min() // 2 * 2
+    x, x_test, grid = look(split), look(test), (1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
+    scale = np.geomspace(0.1, 1, 20)  # without it the scalings would hardly differ
+    x, x_test = x * scale, x_test * scale
+    result = probes.probe(x, split, x_test, test, "b", resamples=3, l2=grid, scaling=scaling)
+    assert result.per_group == np.bincount(split.group).min() // 2 * 2
     again, y, y_test = np.random.default_rng(records.seed(0, "probe")), split.features["b"], test.features["b"]
 
     def fitted(chosen, l2):
-        scaler = StandardScaler().fit(x[chosen])
+        spread = {"each": x[chosen].std(0), "global": np.sqrt(x[chosen].var(0).mean()), "none": 1.0}[scaling]
+        scaler = FunctionTransformer(lambda z: (z - x[chosen].mean(0)) / spread)
         fit = LogisticRegression(C=2 / (len(chosen) * l2), tol=1e-10, max_iter=10_000)
         return make_pipeline(scaler, fit).fit(x[chosen], y[chosen])
 
-    for error, l2 in zip(found.errors, found.l2, strict=True):
-        train, held = balanced_halves(split.group, found.per_group // 2, again)
-        held_out = [np.mean(fitted(train, g).predict(x[held]) != y[held]) for g in grid]
-        best = max(i for i, e in enumerate(held_out) if e == min(held_out))
-        wrong = fitted(np.concatenate([train, held]), grid[best]).predict(x_test) != y_test
-        assert l2 == grid[best]
+    drawn = [balanced_halves(split.group, result.per_group // 2, again) for _ in range(3)]
+    held_out = [
+        np.mean([np.mean(fitted(train, g).predict(x[held]) != y[held]) for train, held in drawn]) for g in grid
+    ]
+    assert list(result.tuned.held_out.values()) == pytest.approx(held_out, abs=1e-12)
+    assert result.tuned.l2 == grid[int(np.argmin(held_out))]
+    assert 0 < int(np.argmin(held_out)) < len(grid) - 1
+    for error, halves_of in zip(result.errors, drawn, strict=True):
+        wrong = fitted(np.concatenate(halves_of), result.tuned.l2).predict(x_test) != y_test
         assert error == pytest.approx(np.mean([wrong[test.group == g].mean() for g in range(4)]), abs=1e-12)
+
+
+# The penalty
+
+
+def told(errors):
+    """A stand-in for the fits: the error of each penalty is given."""
+
+    def held_out(x, resamples, names, l2, scaling, progress):
+        return {name: np.array([errors(penalty) for penalty in l2]) for name in names}
+
+    return held_out
+
+
+@pytest.mark.parametrize(
+    ("errors", "l2", "grown", "tried"),
+    [
+        (lambda p: abs(math.log10(p)), 1.0, 0, "0.1 to 10"),  # inside
+        (lambda p: abs(math.log10(p) + 3), 1e-3, 3, "0.0001 to 10, grown by 3"),
+        (lambda p: abs(math.log10(p) - 2), 1e2, 2, "0.1 to 1000, grown by 2"),
+        (lambda p: 0.5, 1.0, 0, "0.1 to 10"),  # no edge is better than what lies inside
+        (lambda p: min(p, 1.0), 1e-7, 6, "1e-07 to 10, grown by 6, still at an edge"),
+        (lambda p: float(p != 10.0) + float(p > 10), 10.0, 1, "0.1 to 100, grown by 1"),
+    ],
+)
+def test_the_grid_grows_where_the_lowest_error_lies_at_an_edge(monkeypatch, errors, l2, grown, tried):
+    monkeypatch.setattr(tuning, "_held_out", told(errors))
+    resample = tuning.Resample(np.arange(2), np.arange(2), {"a": np.arange(2)})
+    result = tuning.tuned(np.zeros((4, 1)), [resample], (0.1, 1.0, 10.0), "global")["a"]
+    assert result.l2 == pytest.approx(l2)
+    assert (result.grown, result.tried) == (grown, tried)
+
+
+def test_ties_go_to_the_largest_penalty_inside():
+    assert tuning._best({0.1: 0.2, 1.0: 0.1, 3.0: 0.1, 10.0: 0.1}) == 3.0
+    assert tuning._best({0.1: 0.1, 1.0: 0.2, 10.0: 0.1}) == 10.0
+
+
+def test_one_penalty_is_taken_as_it_is():
+    x = planted(cells(20), 0)
+    result = probes.probe(x, cells(20), x, cells(20), "a", l2=[0.05], resamples=2)
+    assert (result.tuned.l2, result.tuned.tried) == (0.05, "given")
+    assert result.row()["l2 tried"] == "given"
+
+
+def test_targets_with_different_numbers_of_classes_are_fitted_as_if_alone():
+    x, y = problem(60, 9, 5)
+    other = (x[:, 0] > 0).astype(np.int64)
+    together = softmax_regressions(x, [(y, 5), (other, 2)], PENALTIES, TIGHT)
+    for path, (target, classes) in zip(together, ((y, 5), (other, 2)), strict=True):
+        for fit, l2 in zip(path, PENALTIES, strict=True):
+            alone = softmax_regression(x, target, classes, [l2], tolerance=TIGHT)[0]
+            assert fit.weight.shape == (classes, 9)
+            assert fit.weight == pytest.approx(alone.weight, abs=1e-5)
+            assert fit.bias == pytest.approx(alone.bias, abs=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-6, 1e6, 1e30])
+def test_features_of_any_size_are_solved_and_none_in_silence(unit):
+    """Scaling the features and the penalty together changes nothing, also where single precision would overflow."""
+    x, y = problem(40, 100, 3)
+    a = softmax_regression(x, y, 3, [0.01])[0]
+    b = softmax_regression(unit * x, y, 3, [0.01 * unit**2])[0]
+    assert b.weight * unit == pytest.approx(a.weight, abs=1e-4)
+    assert (b.predict(unit * x) == a.predict(x)).all()
+
+
+def test_separable_features_with_a_tiny_penalty_end_too():
+    """The objective is so small that single precision cannot tell one step from the next."""
+    y = np.repeat([0, 1], 50)
+    x = np.random.default_rng(0).normal(size=(100, 30)) + 20 * y[:, None]
+    fit = softmax_regression(x, y, 2, [1e-9])[0]
+    best = softmax_regression(x, y, 2, [1e-9], tolerance=TIGHT)[0]
+    assert objective(fit, x, y, 1e-9) <= objective(best, x, y, 1e-9) * (1 + 1e-6)
+
+
+def test_a_tenth_is_apart_and_has_every_group():
+    group = np.repeat([0, 1, 2], [100, 31, 2])
+    rest, held = tenth(group, np.random.default_rng(0))
+    assert sorted([*rest, *held]) == list(range(133))
+    assert np.bincount(group[held]).tolist() == [10, 3, 1]
+
+
+def test_one_probe_is_trained_where_resamples_have_all_examples():
+    """Of 20, 20, 20 and 21 examples a resample has 20 of each: all, but for the odd one."""
+    split = cells(20)
+    more = split.subset(np.append(np.arange(80), 79))
+    for part, fits in ((split, 1), (more, 1), (split.subset(np.arange(70)), 3)):
+        fitted = probes.fitted_probes(planted(part, 0), part, resamples=3)
+        assert [len(probe.fits) for probe in fitted.values()] == [fits] * 2
+    shuffled = probes.fitted_probes(planted(split, 0), split, resamples=3, shuffle_labels=True)
+    assert len(shuffled["a"].fits) == 3
 
 
 # What probes find
@@ -314,11 +413,11 @@ def test_scaling_features_changes_nothing_and_other_seeds_do():
     split, test = cells(30), cells(30)
     x, x_test = planted(split, 0), planted(test, 1)
     scale, shift = np.array([1e3, 1e-6]), np.array([-5.0, 2e-6])
-    a = probes.probe(x, split, x_test, test, "a", resamples=3)
-    b = probes.probe(x * scale + shift, split, x_test * scale + shift, test, "a", resamples=3)
-    c = probes.probe(x, split, x_test, test, "a", resamples=3, seed=1)
+    a = probes.probe(x, split, x_test, test, "a", resamples=3, scaling="each")
+    b = probes.probe(x * scale + shift, split, x_test * scale + shift, test, "a", resamples=3, scaling="each")
+    c = probes.probe(x, split, x_test, test, "a", resamples=3, seed=1, scaling="each")
     assert a.errors == pytest.approx(b.errors, abs=1e-12)
-    assert a.l2 == b.l2
+    assert a.tuned.l2 == b.tuned.l2
     assert a.errors != c.errors
 
 
@@ -344,8 +443,8 @@ def test_learning_curve_falls_with_probe_size():
 def test_progress_counts_every_resample_once():
     split, seen = cells(20), []
     probes.probes(planted(split, 0), split, planted(split, 0), split, resamples=3, progress=lambda *a: seen.append(a))
-    assert [what for what, _, _ in seen] == ["probes of a"] * 3 + ["probes of b"] * 3
-    assert [done / total for _, done, total in seen] == pytest.approx([i / 6 for i in range(1, 7)], abs=1e-3)
+    assert [what for what, _, _ in seen] == ["penalties of a, b"] * 3 + ["probes"]
+    assert [done / total for _, done, total in seen] == pytest.approx([0.25, 0.5, 0.75, 1.0], abs=1e-3)
 
 
 def test_domain_probe_fits_all_of_the_target_and_reports_the_plain_error():
@@ -354,9 +453,9 @@ def test_domain_probe_fits_all_of_the_target_and_reports_the_plain_error():
     look = lambda y: np.eye(3)[y] * 2 + draw.normal(size=(len(y), 3))
     x, x_test = look(y), look(y_test)
     train, test = (Split(v, v, {"class": v}) for v in (y, y_test))
-    found = probes.domain_probe(x, train, x_test, test)
+    found = probes.domain_probe(x, train, x_test, test, scaling="each")
     scaler = StandardScaler().fit(x)
-    model = LogisticRegression(C=1 / (200 * found.l2[0]), tol=1e-10, max_iter=10_000).fit(scaler.transform(x), y)
+    model = LogisticRegression(C=1 / (200 * found.tuned.l2), tol=1e-10, max_iter=10_000).fit(scaler.transform(x), y)
     assert found.mean == pytest.approx(np.mean(model.predict(scaler.transform(x_test)) != y_test), abs=1e-12)
     assert found.per_group == 200
     assert math.isnan(found.std)
@@ -487,93 +586,3 @@ def test_dfr_takes_more_than_two_classes():
     found = probes.dfr(x, split, resamples=3)
     assert found.head().out_features == 3
     assert np.mean(found.predict(x) != split.label) < 0.1
-
-
-# Features
-
-
-class Noisy(nn.Module):
-    """A network that breaks what it can in evaluation mode: buffers, random numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
-        self.frozen = nn.BatchNorm1d(3).eval()
-        self.fc = nn.Linear(3, 2)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x):
-        self.calls += 1
-        return self.fc(self.frozen(self.body(x)) + 0 * torch.randn(len(x), 3))
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_features_leave_the_network_as_it_was(fails):
-    model = Noisy().train()
-    model.frozen.eval()
-    model(torch.randn(8, 4)).sum().backward()
-    before = {n: t.clone() for n, t in model.state_dict().items()}
-    modes = [m.training for m in model.modules()]
-    grads = [p.grad.clone() for p in model.parameters()]
-    state = torch.get_rng_state()
-    if fails:
-        with pytest.raises(RuntimeError, match="shape"):
-            probes.features(model, torch.randn(6, 5))
-        torch.set_rng_state(state)
-    else:
-        images = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-        assert probes.features(model, images).shape == (6, 3)
-        assert torch.equal(torch.get_rng_state(), state)
-    assert [m.training for m in model.modules()] == modes
-    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
-    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-
-
-def test_default_features_are_what_the_last_linear_is_given():
-    net = ResNet18(3, generator=torch.Generator().manual_seed(0)).train()
-    images = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), np.uint8)
-    found = probes.features(net, images, batch_size=2)
-    net.eval()
-    with torch.no_grad():
-        expected = net.features(net.normalize(torch.from_numpy(images)))
-    assert found == pytest.approx(expected.numpy(), abs=1e-5)
-    assert found.dtype == np.float32
-
-
-def test_any_layer_flattened_or_averaged():
-    net = small_cnn(4, generator=torch.Generator().manual_seed(0))
-    images = np.random.default_rng(0).integers(0, 256, (3, 3, 64, 32), np.uint8)
-    with torch.no_grad():
-        hidden = net[:2](torch.from_numpy(images) / 255)
-        logits = net(torch.from_numpy(images) / 255)
-    flat, out, last = (probes.features(net, images, layer) for layer in ("1", "", None))
-    assert flat == pytest.approx(hidden.flatten(1).numpy(), abs=1e-6)
-    assert out == pytest.approx(logits.numpy(), abs=1e-5)
-    assert last.shape == (3, 4096)
-    assert probes.features(net, images, "1", pool="mean") == pytest.approx(hidden.mean((2, 3)).numpy(), abs=1e-6)
-
-
-def test_batches_of_any_size_and_iterables_give_the_same():
-    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    images = torch.randn(7, 4)
-    whole = probes.features(net, images)
-    assert probes.features(net, images, batch_size=3) == pytest.approx(whole, abs=1e-6)
-    assert probes.features(net, iter(images.split(2))) == pytest.approx(whole, abs=1e-6)
-
-
-def test_the_networks_own_scale_or_a_given_one_is_applied():
-    net = nn.Sequential(nn.Flatten(), nn.Identity(), nn.Linear(1, 1))
-    images = np.array([[[[255]]]], np.uint8)
-    assert probes.features(net, images).item() == 1
-    net.normalize = lambda x: x.float() / 255 - 3
-    assert probes.features(net, images).item() == -2
-    assert probes.features(net, images, prepare=lambda x: x.float()).item() == 255
-
-
-def test_a_layer_that_runs_twice_or_returns_no_tensor_is_refused():
-    layer = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="ran 2 times"):
-        probes.features(nn.Sequential(layer, layer), torch.ones(1, 2), "0")
-    with pytest.raises(TypeError, match="returned tuple"):
-        probes.features(nn.Sequential(nn.GRU(2, 2)), torch.ones(1, 3, 2), "0")

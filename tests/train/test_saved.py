@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 def test_a_folder_says_what_was_trained(folder):
     run = saved_network(folder)
-    assert run == SavedNetwork(folder / "model.pt", "fmnist-mnist", "small_cnn", size=64)
+    assert run == SavedNetwork(folder / "model.pt", "fmnist-mnist", "small_cnn", size=64, probe_on="train")
 
 
 def test_settings_replace_what_it_says_unless_they_are_none(folder):
@@ -66,3 +66,32 @@ def test_examples_are_some_of_a_part_and_always_the_same(folder, root):
     assert some.ids.tolist() == run.examples("train", 10, root).ids.tolist()
     with pytest.raises(ValueError, match=r"fmnist-mnist has no part 'trian'; did you mean 'train'\?"):
         run.examples("trian", 10, root)
+
+
+@pytest.mark.parametrize(
+    ("entry", "field", "option"),
+    [
+        ({"model": "http.server:test"}, "model", "--model http.server:test"),
+        ({"weights": "https://example.org/a.pth"}, "initial", "--pretrained https://example.org/a.pth"),
+    ],
+)
+def test_code_and_addresses_of_a_folder_must_be_repeated(folder, entry, field, option):
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | entry))
+    (value,) = entry.values()
+    with pytest.raises(ValueError, match=rf"wants to (run|fetch) '{value}'; if you know .* allow it by {option}, or"):
+        saved_network(folder)
+    assert getattr(saved_network(folder, **{field: value}), field) == value
+    assert getattr(saved_network(folder, trust=True), field) == value
+
+
+def test_networks_of_known_packages_need_no_trust(folder):
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model": "timm:resnet18", "weights": "imagenet"}))
+    assert saved_network(folder).model == "timm:resnet18"
+
+
+def test_a_damaged_configuration_is_named(folder):
+    (folder / "config.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"config.json is damaged: it holds no configuration; name what it should"):
+        saved_network(folder)

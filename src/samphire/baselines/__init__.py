@@ -25,9 +25,10 @@ from samphire.baselines.reweighting import (
 )
 from samphire.baselines.saf_mesa import MESA, SAF
 from samphire.baselines.spectral_decoupling import spectral_decoupling, spectral_decoupling_by_class
+from samphire.baselines.useful import slow_part
 
 __all__ = [
     "GroupDRO", "SAF", "MESA", "CcSam", "pegr", "spectral_decoupling", "spectral_decoupling_by_class",
     "SWAD", "Valley", "valley", "refresh_batchnorm",
-    "inverse_frequency", "effective_number", "deferred", "balanced_sampler", "error_set", "upsampled",
+    "inverse_frequency", "effective_number", "deferred", "balanced_sampler", "error_set", "slow_part", "upsampled",
 ]  # fmt: skip

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from samphire.cli import data, probe, reproduce, rules, sharpness, sweep, train
 
-__all__ = ["app", "main"]
+__all__ = ["app", "is_meant", "main"]
 
 UsageError: Any = typer.BadParameter.__base__  # from click, or from typer's own copy of it
 app = typer.Typer(
@@ -21,8 +24,11 @@ app = typer.Typer(
 
 
 @app.callback()
-def samphire() -> None:
+def samphire(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole trace of an error.")] = False,
+) -> None:
     """Sharpness-aware training and feature quality for PyTorch."""
+    _shown["trace"] = debug
 
 
 app.command(epilog="Example:  samphire rules --json")(rules.rules)
@@ -36,17 +42,48 @@ app.command(epilog="Example:  samphire sharpness runs/3f2a --root data --groups 
 app.command(epilog="Example:  samphire reproduce fig2 fig3 --scale paper --out report")(reproduce.reproduce)
 
 
+_shown = {"trace": False}
+
+
 def main() -> None:
-    """Run the command line; bad input ends with one sentence and exit code 2."""
+    """Run the command line; bad input ends with one sentence and exit code 2, a fault of ours with 1 and a trace."""
     try:
         code = app(standalone_mode=False)
     except UsageError as error:
         code = _refuse(error.format_message())
-    except (ValueError, OSError) as error:
-        code = _refuse(str(error))
     except typer.Abort:  # Ctrl-C
         code = 130
+    except Exception as error:
+        if _shown["trace"]:
+            raise
+        code = _refuse(_sentence(error)) if is_meant(error) else _report(error)
     sys.exit(code)
+
+
+def is_meant(error: Exception) -> bool:
+    """Whether our own code raised an error to be read, or a file could not be read or written."""
+    if isinstance(error, OSError):
+        return True
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, ValueError) and Path(frame.f_code.co_filename).is_relative_to(Path(__file__).parents[1])
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}."
+    return str(error)
+
+
+def _report(error: Exception) -> int:
+    with tempfile.NamedTemporaryFile("w", prefix="samphire-", suffix=".txt", delete=False) as file:
+        traceback.print_exception(error, file=file)
+    what = next(iter(str(error).splitlines()), "")
+    print(
+        f"samphire: {type(error).__name__}: {what}\nThis should not happen; please report it with {file.name}, which "
+        "has the whole trace (--debug shows it).",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def _refuse(sentence: str) -> int:

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
-from samphire.cli.options import AsJson, Cache, Data, Model, Root, Run, Size, Target
+from samphire.cli.options import AsJson, Cache, Data, Features, Image, Label, Model, Root, Run, Size, Target, Trust
+from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.landscape.measures import measure_all
 from samphire.report import sharpness as shown
@@ -21,6 +22,10 @@ def sharpness(
     run: Run,
     data: Data = None,
     root: Root = Path("data"),
+    image: Image = None,
+    label: Label = None,
+    split_column: Annotated[str | None, typer.Option("--split", help="Own data: the column of the part.")] = None,
+    features: Features = None,
     model: Model = None,
     target: Target = None,
     part: Annotated[str, typer.Option(help="Part of the data set to measure on.")] = "train",
@@ -34,10 +39,12 @@ def sharpness(
     size: Size = None,
     cache: Cache = None,
     out: Annotated[Path | None, typer.Option(help="Also write pictures to this folder.")] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Say where a network sits: sharpness, Hessian and bound on its data, each with what it means."""
-    trained = saved_network(run, data=data, model=model, target=target, size=size)
+    own = own_data(data, image, label, split_column, features)
+    trained = saved_network(run, trust=trust, data=data, own=own, model=model, target=target, size=size)
     with bar() as progress:
         split = trained.examples(part, examples, root, cache, progress)
         network: Any = trained.network(split)

@@ -12,15 +12,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from samphire import data, report
+from samphire import records, report
 from samphire import sweep as sweeps
 from samphire.checks import check_one_of
-from samphire.cli.options import AsJson, Cache, LogTo, Root, tracker_of
+from samphire.cli.options import AsJson, Cache, Features, Image, Label, LogTo, Root, Split, tracker_of
+from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.records import Row
 from samphire.statistics import Estimate
 from samphire.sweep.plans import listed, plan, whole_numbers
 from samphire.train import Config, fit
+from samphire.train.examples import check_examples, splits_of
 
 SIDES = 3  # of a table: what fits 80 columns
 NOTE = """score: what was selected by, never on test examples. test error: groups weighted as in
@@ -29,7 +31,9 @@ All: mean ± standard deviation over seeds."""
 
 
 def sweep(
-    data_name: Annotated[str, typer.Argument(metavar="DATA", help="Data set, for instance cifar-mnist.")],
+    data_name: Annotated[
+        str, typer.Argument(metavar="DATA", help="Data set, such as cifar-mnist, or your own folder.")
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Argument(
@@ -43,6 +47,10 @@ def sweep(
     workers: Annotated[int | None, typer.Option(help="Runs at once; by default one for each core.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster; all its nodes must see --root and --out.")] = None,
     root: Root = Path("data"),
+    image: Image = None,
+    label: Label = None,
+    split: Split = None,
+    features: Features = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs; what is there is not done again.")] = Path("runs"),
     by: Annotated[str, typer.Option(help=f"Criterion to select by: {', '.join(sweeps.CRITERIA)}.")] = "val_error",
     cache: Cache = None,
@@ -52,14 +60,15 @@ def sweep(
 ) -> None:
     """Train every setting of the paper's grid and select the best of each rule. Resumes where it stopped."""
     check_one_of("criterion", by, sweeps.CRITERIA)
-    jobs = plan(data_name, settings or (), listed(rules), whole_numbers("seeds", seeds))
+    own = own_data(data_name, image, label, split, features)
+    name = data_name if own is None else own.name
+    jobs = plan(name, settings or (), listed(rules), whole_numbers("seeds", seeds))
     if table:
         trials = sweeps.trials(out, jobs)
     else:
-        data.load(data_name, root, target=jobs[0].target)  # or say why not
-        work = partial(
-            fit, root=root.resolve(), out=out.resolve(), cache=cache and cache.resolve(), log=tracker_of(log)
-        )
+        _check_data(jobs, root, out, own)
+        folders = {"root": root.resolve(), "out": out.resolve(), "cache": cache and cache.resolve()}
+        work = partial(fit, **folders, parts=own, log=tracker_of(log))
         with bar() as progress:
             trials = sweeps.run(
                 jobs, work, out.resolve(), on=on, workers=workers, address=address, progress=progress, done=_log
@@ -70,6 +79,15 @@ def sweep(
         print(f"\n{_name(trial.config)} failed; {trial.report} has:\n{trial.error}", file=sys.stderr)
     if failed:
         raise typer.Exit(1)
+
+
+def _check_data(jobs: Sequence[Config], root: Path, out: Path, own: Any) -> None:
+    """Read the data, or say why not; runs that are there must have been trained on the same."""
+    for target in dict.fromkeys(job.target for job in jobs):
+        splits = splits_of(jobs[0].data, root, target, own)
+        for job in jobs:
+            if job.target == target:
+                check_examples(out / records.key(job), job.data, splits)
 
 
 def _name(config: Config) -> str:

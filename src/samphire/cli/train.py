@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
-from samphire.cli.options import AsJson, Cache, LogTo, Root, tracker_of
+from samphire.cli.options import AsJson, Cache, Features, Image, Label, LogTo, Root, Split, tracker_of
+from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.report import training
 from samphire.train import TrainedRun, fit, parse
@@ -20,11 +21,15 @@ from samphire.train.configs import DEFAULTS
 
 
 def train(
-    data: Annotated[str, typer.Argument(help=f"Data set: {', '.join(DEFAULTS)}.", show_default=False)],
+    data: Annotated[str, typer.Argument(help=f"{', '.join(DEFAULTS)}, or your own folder.", show_default=False)],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Instead of the paper's; see --settings.")
     ] = None,
     root: Root = Path("data"),
+    image: Image = None,
+    label: Label = None,
+    split: Split = None,
+    features: Features = None,
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
     cache: Cache = None,
     device: Annotated[str | None, typer.Option(help="Where to compute; a GPU if there is one.")] = None,
@@ -35,13 +40,16 @@ def train(
     """Train a network by any rule and say what it learned. Goes on where it was stopped; runs under torchrun too.
 
     Settings of the rule and of the method have a dot: rule=looksam rule.k=10 method=jtt method.times=20.
+    Your own data: samphire train birds/ --label bird --features place model=timm:resnet18.
     """
-    config = parse(data, settings or [])
+    own = own_data(data, image, label, split, features)
+    config = parse(data if own is None else own.name, settings or [])
     if show:
         Console().print(report.rich_table(training.settings(config)))
         return
     with bar() as progress:
-        trained = fit(config, root, out, cache=cache, device=device, progress=progress, log=tracker_of(log))
+        settled = {"cache": cache, "device": device, "log": tracker_of(log)}
+        trained = fit(config, root, out, parts=own, progress=progress, **settled)
     if int(os.environ.get("RANK", 0)) == 0:
         _show(trained, as_json)
     if trained.stopped:

@@ -3,6 +3,7 @@
 from samphire.data.catalog import SETS, load
 from samphire.data.check import CheckResult, check
 from samphire.data.get import get
+from samphire.data.opening import Opened, open
 from samphire.data.split import Split
 
-__all__ = ["SETS", "Split", "load", "check", "CheckResult", "get"]
+__all__ = ["SETS", "Split", "load", "check", "CheckResult", "get", "Opened", "open"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import math
 import os
 import pickle
+import pickletools
 import zlib
 from dataclasses import replace
 from functools import partial
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samphire.data import layouts
-from samphire.data.files import decode
+from samphire.data.files import MOST_BYTES, check_regular, decode
 from samphire.data.layouts import DataSet, Layout, Parts
 from samphire.data.parquet import Columns, hugging_face
 from samphire.data.split import Split
@@ -86,23 +88,27 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     Args:
         path: The file.
     """
+    check_regular(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read()
+            start = file.read(4)
+            axes = start[3] if start[:3] == b"\0\0\x08" and len(start) > 3 else 0
+            lengths = file.read(4 * axes)
+            if not axes or len(lengths) < 4 * axes:
+                raise ValueError(f"{path} is not an idx file of bytes; get it again.")
+            shape = tuple(np.frombuffer(lengths, ">u4").tolist())
+            promised = math.prod(shape)
+            data = file.read(min(promised, MOST_BYTES) + 1)  # of a small file that unpacks to a large one, no more
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} cannot be unpacked ({error}); get it again.") from None
-    axes = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
-    if not axes or len(data) < 4 + 4 * axes:
-        raise ValueError(f"{path} is not an idx file of bytes; get it again.")
-    shape = tuple(np.frombuffer(data, ">u4", axes, 4).tolist())
-    held, promised = len(data) - 4 - 4 * axes, math.prod(shape)
+    held = len(data)
     if held != promised:
         row = held * shape[0] // promised if 0 < held < promised else 0
         raise ValueError(
             f"{path} holds {held} bytes of the {promised} its header promises, whole up to row {row} of {shape[0]}; "
             "get it again."
         )
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def write_idx(path: Path, array: NDArray[np.uint8]) -> None:
@@ -131,11 +137,20 @@ class _ArraysOnly(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not part of an array")
 
 
+def _check_pickle(pickled: bytes) -> None:
+    """Refuse a pickle that asks for memory it does not fill: a place in its memo beyond its own length."""
+    for operation, argument, _ in pickletools.genops(pickled):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(pickled):
+            raise pickle.UnpicklingError(f"it asks for {argument} places in memory")
+
+
 def read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images, shape (n, 3, 32, 32), and labels of one pickled CIFAR-10 batch; no code in the file is run."""
     try:
-        with path.open("rb") as file:
-            batch = _ArraysOnly(file, encoding="latin1").load()
+        check_regular(path)
+        pickled = path.read_bytes()
+        _check_pickle(pickled)
+        batch = _ArraysOnly(io.BytesIO(pickled), encoding="latin1").load()
         data, label = np.asarray(batch["data"]), np.asarray(batch["labels"])
         if data.dtype != np.uint8 or data.shape != (len(label), 3072):
             raise ValueError(f"its data are {data.dtype} of shape {data.shape} for {len(label)} labels")
@@ -162,6 +177,8 @@ def labeled(images: NDArray[np.uint8], label: NDArray[np.int64], feature: str, c
 
 
 def _labels(label: NDArray[Any], classes: int, path: Path) -> NDArray[np.int64]:
+    if label.dtype.kind not in "iu":
+        raise ValueError(f"{path}: the labels must be whole numbers, got {label.dtype}; get it again.")
     wrong = (label < 0) | (label >= classes)
     if wrong.any():
         row = int(wrong.argmax())

@@ -61,11 +61,14 @@ class Transform:
         """Transform a batch.
 
         Args:
-            images: ``uint8`` of shape (n, channels, height, width), on any device.
+            images: ``uint8`` of shape (n, channels, height, width), on any device; also floats of any shape, which
+                are normalized alone.
             shapes: Height and width of each image before it was stored, (n, 2); as stored unless given. Boxes are
                 drawn in these pixels, so stretched images are cropped as their originals would be.
             generator: Of the CPU; the only source of randomness.
         """
+        if images.is_floating_point() and self.size is None:
+            return self.normalize(images.float())
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise TypeError(
                 f"images must be uint8 of shape (n, channels, height, width), got {images.dtype} of shape "

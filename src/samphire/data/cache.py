@@ -51,6 +51,8 @@ def shapes_of(split: Split) -> NDArray[np.int64]:
         raise TypeError("the split's images are still encoded; decode them with samphire.data.cache.decoded.")
     if isinstance(split, Decoded):
         return split.shapes
+    if split.images.ndim != 4:  # rows of numbers
+        return np.zeros((len(split), 2), np.int64)
     return np.broadcast_to(np.array(split.images.shape[2:]), (len(split), 2))
 
 
@@ -103,10 +105,9 @@ def decoded(
     if isinstance(split.images, np.ndarray):
         raise TypeError("the split's images are an array and need no decoding; use the split as it is.")
     size = height_and_width(size)
-    Path(folder).mkdir(parents=True, exist_ok=True)
     place = Path(folder) / _key(split.images, size)
     if not place.exists():
-        with _alone(place):
+        with _writable(place.parent), _alone(place):
             if not place.exists():  # another process may have filled it while this one waited
                 _fill(place, split.images, size, progress, workers)
     images = np.load(place / "images.npy", mmap_mode="r")
@@ -202,8 +203,21 @@ def _alone(place: Path) -> Iterator[None]:
     """Wait until no other process fills this place, then remove what a crashed one may have left."""
     with flocked(place.with_name(f".{place.name}.lock"), wait=True) as alone:
         for part in place.parent.glob(f"{_part(place)}*") if alone else ():  # else the first result is taken
-            shutil.rmtree(part)
+            shutil.rmtree(part, ignore_errors=True)  # another user's stays
         yield
+
+
+@contextlib.contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """Make the folder of caches; say in one sentence that it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        if Path(error.filename or folder).is_relative_to(folder):
+            reason = f"cannot write decoded images to {folder}: {error.strerror}; choose another folder (--cache)."
+            raise type(error)(error.errno, reason) from None
+        raise
 
 
 def _part(place: Path) -> str:

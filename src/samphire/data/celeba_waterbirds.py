@@ -7,8 +7,7 @@ what the columns mean, and :func:`read` reads any of them.
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -21,6 +20,7 @@ from samphire.data.files import Files
 from samphire.data.layouts import DataSet, Layout, Parts, coded
 from samphire.data.parquet import Columns, hugging_face
 from samphire.data.split import Split
+from samphire.data.tables import Table, present, read_rows, text_of
 
 _PARTS = ("train", "val", "test")  # 0, 1 and 2 in the lists
 HAIR = {"blond": ("not blond", "blond"), "male": ("female", "male")}
@@ -48,33 +48,6 @@ class Lists:
     folders: tuple[str, ...] = (".",)
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A text file of rows, by column.
-
-    Args:
-        path: The file.
-        first: The line of the first row, counted from 1.
-        columns: The values of the wanted columns, as text.
-        header: The names of all columns.
-    """
-
-    path: Path
-    first: int
-    columns: Mapping[str, list[str]]
-    header: tuple[str, ...]
-
-    def line(self, row: int) -> str:
-        """The place of a row, for messages."""
-        return f"{self.path} line {self.first + row}"
-
-    def column(self, name: str) -> list[str]:
-        """A required column."""
-        if name not in self.columns:
-            raise ValueError(f"{self.path} has no column {name}, only {', '.join(self.header)}.")
-        return self.columns[name]
-
-
 def read(place: Path, lists: Lists, values: Mapping[str, tuple[str, ...]]) -> Parts:
     """The parts of a listed set; every listed image must exist, but none is opened.
 
@@ -97,52 +70,32 @@ def read(place: Path, lists: Lists, values: Mapping[str, tuple[str, ...]]) -> Pa
 
     features = {name: column(name, columns, {"-1": 0, "0": 0, "1": 1}) for name, columns in lists.features.items()}
     part = column("split", [lists.part], {"0": 0, "1": 1, "2": 2})
-    images = Files(_present(tables[0], lists.image, [place / folder for folder in lists.folders]))
+    _, paths = present(tables[0], tables[0].column(lists.image), [place / folder for folder in lists.folders])
     label, *_ = features
-    whole = Split(images, features[label], features, classes=values[label], values=values)
+    whole = Split(Files(paths), features[label], features, classes=values[label], values=values)
     chosen = {name: np.flatnonzero(part == k) for k, name in enumerate(_PARTS)}
     return {name: replace(whole.subset(rows), ids=np.arange(len(rows))) for name, rows in chosen.items()}
 
 
-def read_list(path: Path, wanted: Collection[str]) -> Listed:
+def read_list(path: Path, wanted: Collection[str]) -> Table:
     """Some columns of a list: CSV with a header, or CelebA's text with a count, the names, and rows of words.
 
     Args:
         path: Ends with ``.csv``, or is one of CelebA's ``.txt`` files.
         wanted: The columns to keep; CelebA has 200 000 rows of 41.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file) if path.suffix == ".csv" else (line.split() for line in file)
-            return _listed(path, (row for row in rows if row), wanted)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is not a list in text ({error}); get it again.") from None
+    with text_of(path) as file:
+        rows = csv.reader(file) if path.suffix == ".csv" else (line.split() for line in file)
+        rows = (row for row in rows if row)
+        start: list[str] = next(rows, [])
+        if path.suffix == ".csv":
+            return read_rows(path, rows, start, wanted, first=2)
+        if len(start) == 1 and start[0].isdigit():
+            return read_rows(path, rows, ["image_id", *next(rows, [])], wanted, first=3, count=int(start[0]))
+        return read_rows(path, chain([start], rows), ["image_id", "partition"], wanted, first=1)
 
 
-def _listed(path: Path, rows: Iterator[list[str]], wanted: Collection[str]) -> Listed:
-    start, count, first = next(rows, []), None, 2
-    if path.suffix == ".csv":
-        header = start
-    elif len(start) == 1 and start[0].isdigit():
-        count, header, first = int(start[0]), ["image_id", *next(rows, [])], 3
-    else:
-        header, first, rows = ["image_id", "partition"], 1, chain([start], rows)
-    kept = [(header.index(name), name) for name in wanted if name in header]
-    columns: dict[str, list[str]] = {name: [] for _, name in kept}
-    total = 0
-    for total, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            line = first + total - 1
-            raise ValueError(f"{path} line {line} has {len(row)} entries for {len(header)} columns; get it again.")
-        for i, name in kept:
-            columns[name].append(row[i])
-    if not total or total != (count or total):
-        promised = f"the {count} rows its first line promises" if count else "one row or more"
-        raise ValueError(f"{path} holds {total} rows instead of {promised}; get it again.")
-    return Listed(path, first, columns, tuple(header))
-
-
-def _matched(first: Listed, other: Listed, image: str) -> NDArray[np.int64]:
+def _matched(first: Table, other: Table, image: str) -> NDArray[np.int64]:
     """For each row of the first list, the row of another list with the same image; each has every image once."""
     rows = [{name: row for row, name in enumerate(listed.column(image))} for listed in (first, other)]
     for a, rows_a, b, rows_b in ((first, rows[0], other, rows[1]), (other, rows[1], first, rows[0])):
@@ -152,28 +105,6 @@ def _matched(first: Listed, other: Listed, image: str) -> NDArray[np.int64]:
             if name not in rows_b:
                 raise ValueError(f"{a.line(row)} lists {name}, which {b.path} lacks; get both again.")
     return np.array([rows[1][name] for name in rows[0]], np.int64)
-
-
-def _present(listed: Listed, image: str, folders: list[Path]) -> list[str]:
-    """The path of every image; folders are listed once instead of asking for each file."""
-    names = listed.column(image)
-    folder = next((f for f in folders if (f / names[0]).exists()), folders[0])
-    parents = [os.path.split(name) for name in names]
-    inside = {parent: _listing(folder, parent) for parent in {parent for parent, _ in parents}}
-    missing = [row for row, (parent, base) in enumerate(parents) if base not in inside[parent]]
-    if missing:
-        raise FileNotFoundError(
-            f"{listed.line(missing[0])} lists {names[missing[0]]}, which is not in {folder}, "
-            f"and {len(missing) - 1} others are missing too; unpack the images there."
-        )
-    return [os.path.join(folder, name) for name in names]
-
-
-def _listing(folder: Path, parent: str) -> set[str]:
-    """The files in a folder; none if it is outside of the data set's folder."""
-    if os.path.isabs(parent) or ".." in Path(parent).parts or not (folder / parent).is_dir():
-        return set()
-    return set(os.listdir(folder / parent))
 
 
 # The layouts. Some archives nest CelebA's image folder in itself.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samphire.data.files import Encoded, Files
+from samphire.data.drawing import chosen
+from samphire.data.files import ENDINGS, Encoded, Files
 from samphire.data.layouts import DataSet, Layout, Parts, same_name
 from samphire.data.parquet import Columns, hugging_face
 from samphire.data.split import Split
-
-_ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 ANIMALS = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 SCENES = ("bird", "car", "chair", "dog", "person")
@@ -48,12 +46,17 @@ def read_folders(place: Path, classes: tuple[str, ...], domains: tuple[str, ...]
     of_domain = {same_name(name): i for i, name in enumerate(domains)}
     of_class = {same_name(name): i for i, name in enumerate(classes)}
     inside = [domain for domain in place.iterdir() if domain.is_dir() and same_name(domain.name) in of_domain]
+    missing = of_domain.keys() - {same_name(domain.name) for domain in inside}
+    if missing:
+        lacking = ", ".join(name for name in domains if same_name(name) in missing)
+        raise FileNotFoundError(f"{place} has no folder for the domain {lacking}; unpack it again.")
     for folder in (f for domain in inside for f in domain.iterdir() if f.is_dir()):
         if same_name(folder.name) not in of_class:
             raise ValueError(f"{folder} is none of the classes {', '.join(classes)}; move it away.")
-        names = sorted(name for name in os.listdir(folder) if PurePath(name).suffix.lower() in _ENDINGS)
-        paths += [os.path.join(folder, name) for name in names]
-        pairs += [(of_domain[same_name(folder.parent.name)], of_class[same_name(folder.name)])] * len(names)
+        with os.scandir(folder) as entries:
+            files = sorted(e.name for e in entries if e.is_file() and e.name.lower().endswith(ENDINGS))
+        paths += [os.path.join(folder, name) for name in files]
+        pairs += [(of_domain[same_name(folder.parent.name)], of_class[same_name(folder.name)])] * len(files)
     if not paths:
         raise FileNotFoundError(f"{place} has the folders of the domains but no images in them; unpack it again.")
     return _ordered(Files(paths), np.array(pairs), classes, domains)
@@ -91,17 +94,17 @@ def arrange(
     if target is None or same_name(target) not in known:
         raise ValueError(f"target must be one of the domains {', '.join(names)}, got {target!r}.")
     everywhere = np.ones(len(whole), bool)
-    held = _chosen(whole, everywhere, 0.2, f"test:{seed}") if lists is None else _listed(whole, Path(lists))
-    val = _chosen(whole, ~held, 0.1, f"val:{seed}")
+    held = chosen(whole.group, everywhere, 0.2, f"test:{seed}") if lists is None else _listed(whole, Path(lists))
+    val = chosen(whole.group, ~held, 0.1, f"val:{seed}")
     inside = domain == known[same_name(target)]
-    chosen = {
+    masks = {
         "train": ~inside & ~held & ~val,
         "val": ~inside & val,
         "test": ~inside & held,
         "target_train": inside & ~held,
         "target_test": inside & held,
     }
-    return {name: whole.subset(np.flatnonzero(mask)) for name, mask in chosen.items()}
+    return {name: whole.subset(np.flatnonzero(mask)) for name, mask in masks.items()}
 
 
 def _by_domain(parts: Parts) -> Parts:
@@ -124,16 +127,6 @@ def _merged(parts: Parts, classes: tuple[str, ...], domains: tuple[str, ...]) ->
     """The single part of a Hugging Face repository, sorted as the folders are."""
     split = parts["train"]
     return _ordered(split.images, np.stack([split.features["domain"], split.label], 1), classes, domains)
-
-
-def _chosen(whole: Split, among: NDArray[np.bool_], share: float, purpose: str) -> NDArray[np.bool_]:
-    """A share of each class of each domain: the positions in it with the smallest hashes."""
-    chosen = np.zeros(len(whole), bool)
-    for group in np.unique(whole.group):
-        rows = np.flatnonzero((whole.group == group) & among)
-        keys = [hashlib.sha256(f"{purpose}:{group}:{k}".encode()).digest() for k in range(len(rows))]
-        chosen[rows[np.argsort(keys)[: round(share * len(rows))]]] = True
-    return chosen
 
 
 def _listed(whole: Split, folder: Path) -> NDArray[np.bool_]:

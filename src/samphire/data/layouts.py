@@ -105,6 +105,9 @@ def read(dataset: DataSet, root: str | os.PathLike[str]) -> tuple[Layout, Path, 
     reason = lookalike(dataset, parts)
     if reason:
         raise ValueError(f"{place} is not {dataset.name}: {reason}")
+    for part, split in parts.items():
+        if not len(split):
+            raise ValueError(f"{dataset.name} in {place} has no examples in its part {part}; get it again.")
     return layout, place, parts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from samphire.data.split import Split
 Classes = Sequence[tuple[int, int]]
 _BELOW = 2**32  # the id of an example is the top's id times this, plus the bottom's id
 
-__all__ = ["Classes", "cifar_mnist", "components", "dominoes", "fmnist_mnist", "paired"]
+__all__ = ["Classes", "cifar_mnist", "components", "dominoes", "fmnist_mnist", "paired", "paired_anew"]
 
 
 def paired(
@@ -86,6 +87,33 @@ def components(split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return upper, lower
 
 
+def paired_anew(split: Split, seed: int = 0) -> Split:
+    """The images of dominoes cut apart and paired again, so that every combination is exactly equally frequent.
+
+    Each image is used at most once: two parts of the result that share no example share no image either. Where
+    combinations cannot be equally frequent otherwise, some images are left out.
+
+    Args:
+        split: Dominoes, from :func:`paired` or :func:`dominoes`.
+        seed: Decides how they are paired, and the order.
+
+    Example:
+        >>> gray = Split(np.zeros((8, 1, 28, 28), np.uint8), np.repeat([0, 1], 4), {})
+        >>> split = paired(gray, gray, [(0, 0), (1, 1)])
+        >>> np.bincount(split.group), np.bincount(paired_anew(split).group)
+        (array([4, 0, 0, 4]), array([2, 2, 2, 2]))
+    """
+    half = split.images.shape[2] // 2
+    images = (split.images[:, :, :half], split.images[:, :, half:])
+    upper, lower = (
+        Split(pixels, values, {}, ids, split.values.get(name, ()))
+        for pixels, (name, values), ids in zip(images, split.features.items(), components(split), strict=True)
+    )
+    names: Any = tuple(split.features)
+    classes = [(value, value) for value in range(split.sizes[names[0]])]
+    return paired(upper, lower, classes, None, seed, names=names)
+
+
 def dominoes(
     top: Mapping[str, Split],
     bottom: Mapping[str, Split],
@@ -98,11 +126,11 @@ def dominoes(
     equal: bool = False,
     held_out: float = 0.1,
 ) -> dict[str, Split]:
-    """A whole data set of pairs: ``train``, ``val``, ``test``, and ``probe_train`` and ``probe_test`` for probing.
+    """A whole data set of pairs: ``train``, ``val``, ``test``, and a probing set of each (``probe_train``, ...).
 
-    In the probe sets every combination of the two features is equally frequent. ``probe_train`` pairs the images of
-    ``val`` again, and ``probe_test`` the sources' test images: no image of ``train`` is in either, and none is in
-    both.
+    In the probe sets every combination of the two features is equally frequent. ``probe_train`` and ``probe_val``
+    pair the images of ``train`` and of ``val`` again (:func:`paired_anew`), ``probe_test`` the sources' test images:
+    no image is in two of the three.
 
     Args:
         top: Source of the upper images, with parts ``train`` and ``test``.
@@ -126,15 +154,11 @@ def dominoes(
     for group in np.unique(whole.group):
         members = np.flatnonzero(whole.group == group)  # in random order already
         val[members[: round(held_out * len(members))]] = True
-    upper, lower = (
-        part["train"].subset(np.isin(part["train"].ids, used))
-        for part, used in zip((top, bottom), components(whole.subset(val)), strict=True)
-    )
+    parts = {"train": whole.subset(~val), "val": whole.subset(val)}
     return {
-        "train": whole.subset(~val),
-        "val": whole.subset(val),
+        **parts,
         "test": pair(top["test"], bottom["test"], "test"),
-        "probe_train": pair(upper, lower, "probe_train", None),
+        **{f"probe_{name}": paired_anew(part, records.seed(seed, f"probe_{name}")) for name, part in parts.items()},
         "probe_test": pair(top["test"], bottom["test"], "probe_test", None),
     }
 

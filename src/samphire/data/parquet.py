@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,21 +16,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from samphire.data.files import check_regular
 from samphire.data.layouts import Layout, Parts, coded, same_name
 from samphire.data.split import Split
+from samphire.data.tables import Table
 
 _PARTS = {"train": "train", "validation": "val", "valid": "val", "val": "val", "test": "test"}
 
-__all__ = ["Columns", "ParquetImages", "hugging_face"]
+__all__ = ["Columns", "ParquetImages", "check_whole", "columns_of", "hugging_face", "read_columns"]
 
 
 class ParquetImages:
-    """Encoded images in the rows of parquet files, with the interface of :class:`samphire.data.files.Files`.
+    """Encoded images in the rows of parquet or arrow files, with the interface of :class:`samphire.data.files.Files`.
 
     Row groups are read whole and the last few are kept, so reading in order costs one pass over the files.
 
     Args:
-        files: The parquet files, in order.
+        files: In order.
         column: Of the images: bytes, or a struct with ``bytes`` in it.
     """
 
@@ -57,6 +60,14 @@ class ParquetImages:
         path = self._files[self._rows[i, 0]]
         status = os.stat(path)
         return f"{path.absolute()} {status.st_size} {status.st_mtime_ns} {self._rows[i, 3]}"
+
+    def size(self, i: int) -> int:
+        """How many bytes image ``i`` has; different sizes are different images."""
+        return len(self.read(i))
+
+    def piece(self, i: int) -> bytes:
+        """The bytes of image ``i``: they are in memory already."""
+        return self.read(i)
 
     def read(self, i: int) -> bytes:
         """The bytes of image ``i``, still encoded."""
@@ -120,7 +131,7 @@ def _read(place: Path, columns: Columns) -> Parts:
             raise ValueError(f"{path} has split {part!r}, which is none of {', '.join(_PARTS)}; move it away.")
         shards[_PARTS[part]].append(path)
     for files in shards.values():
-        _check_whole(files)
+        check_whole(files)
     return {part: _split(files, columns) for part, files in shards.items() if files}
 
 
@@ -164,7 +175,7 @@ def _codes(names: list[str] | None, values: tuple[str, ...]) -> dict[Any, int]:
     return numbers | known | ({-1: 0} if len(values) == 2 else {})
 
 
-def _check_whole(files: list[Path]) -> None:
+def check_whole(files: list[Path]) -> None:
     """Refuse a part with a missing shard; the name ``train-00001-of-00004`` has their number."""
     for path in files:
         if (match := re.search(r"-of-(\d+)", path.name)) and int(match[1]) != len(files):
@@ -183,21 +194,67 @@ def _numbered(file: int, sizes: list[int]) -> NDArray[np.int64]:
 # Reading files; everything that touches pyarrow
 
 
+def columns_of(path: Path) -> dict[str, bool]:
+    """The columns of a file, and whether each holds encoded images: bytes, or structs with bytes in them."""
+    with _opened(path) as file:
+        return {field.name: "binary" in str(field.type) for field in file.schema_arrow}
+
+
+def read_columns(files: list[Path], columns: list[str]) -> Table:
+    """Some columns of the files of one part."""
+    values, names = _values(files, columns)
+    return Table(files[0], 0, values, tuple(columns), names)
+
+
+@dataclass(frozen=True)
+class _Arrow:
+    """A saved Hugging Face file, mapped into memory, with the interface of pyarrow's ``ParquetFile``."""
+
+    table: Any
+
+    @property
+    def schema_arrow(self) -> Any:
+        return self.table.schema
+
+    def rows(self) -> list[int]:
+        return [len(batch) for batch in self.table.to_batches()]
+
+    def read(self, columns: list[str]) -> Any:
+        return _valid(self.table.select(columns))
+
+    def read_row_group(self, group: int, columns: list[str]) -> Any:
+        return _valid(self.table.select(columns).to_batches()[group])
+
+
+def _valid(values: Any) -> Any:
+    """Values whose lengths and places are sound: arrow files have no checksums."""
+    values.validate(full=True)
+    return values
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
+        import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise ValueError(f"reading {path} needs pyarrow; pip install 'samphire[parquet]'.") from None
+    check_regular(path, most=math.inf)
     try:
+        if path.suffix == ".arrow":
+            with pyarrow.memory_map(str(path)) as mapped:
+                yield _Arrow(pyarrow.ipc.open_stream(mapped).read_all())
+            return
         with parquet.ParquetFile(path) as file:
             yield file
-    except (ValueError, OSError) as error:  # what pyarrow raises for damaged files
-        raise ValueError(f"{path} cannot be read as parquet ({error}); get it again.") from None
+    except (ValueError, OSError, pyarrow.ArrowException) as error:  # for damaged files
+        raise ValueError(f"{path} cannot be read as {path.suffix[1:]} ({error}); get it again.") from None
 
 
 def _row_groups(path: Path) -> list[int]:
     with _opened(path) as file:
+        if isinstance(file, _Arrow):
+            return file.rows()
         return [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
 
 
@@ -214,6 +271,9 @@ def _values(files: list[Path], columns: list[str]) -> tuple[dict[str, list[Any]]
     names: dict[str, list[str]] = {}
     for path in files:
         with _opened(path) as file:
+            for column in columns:
+                if column not in file.schema_arrow.names:
+                    raise ValueError(f"it has no column {column}, unlike {files[0].name}")
             table = file.read(columns=columns)
             about = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
         described = about.get("info", {}).get("features", {})

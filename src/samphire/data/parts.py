@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from samphire import data, records
+from samphire.checks import check_one_of
 from samphire.data.cache import decoded
+from samphire.data.paired import paired_anew
 from samphire.data.split import Split
 from samphire.progress import Progress, silent
 
-__all__ = ["Parts", "at_size", "load_parts", "some"]
+__all__ = ["PROBE_ON", "Parts", "ProbeOn", "at_size", "known", "load_parts", "some"]
 
-PROBED_ON = {"probe_train": "probe_test", "target_train": "target_test", "val": "test"}
+ProbeOn = Literal["train", "val"]
+PROBE_ON = ("train", "val")
 ROOM = 4 / 3  # side of the stored images, in sides of the network's, where these are random crops
 
 
@@ -32,6 +37,7 @@ class Parts:
         probe_train: Where probes are trained.
         probe_test: Where they are tested.
         domain: Whether the probing parts are another domain.
+        probe_on: What ``probe_train`` is made of: ``"train"``, ``"val"``, or ``"target"`` for another domain.
     """
 
     train: Split
@@ -41,17 +47,20 @@ class Parts:
     probe_train: Split
     probe_test: Split
     domain: bool
+    probe_on: str
 
 
 def load_parts(
     name: str,
-    root: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
     *,
+    splits: Mapping[str, Split] | None = None,
     size: int = 96,
     target: str | None = None,
     augment: bool = False,
     examples: int | None = None,
     judged_only: bool = False,
+    probe_on: ProbeOn = "val",
     cache: str | os.PathLike[str] | None = None,
     progress: Progress = silent,
 ) -> Parts:
@@ -60,32 +69,48 @@ def load_parts(
     Args:
         name: Of the data set.
         root: Its folder, or the one above it.
+        splits: The parts as opened, instead of a root.
         size: Side of the network's images, for sets of image files.
         target: Domain to transfer to, for sets with domains.
         augment: Store the training images larger, for random crops.
         examples: How many training examples to take, see :func:`some`; ``None`` for all.
         judged_only: Leave the training images encoded, for a run that is trained already.
+        probe_on: The probing set: ``"train"``, the images the network was trained on, or ``"val"``, images it never
+            saw; dominoes are paired anew. For sets with domains it is the target's training part.
         cache: Folder for decoded images; the user's cache by default.
         progress: Called with what is done, the images done and those to do.
     """
-    parts = data.load(name, root, target=target)
-    tested = next((PROBED_ON[part] for part in PROBED_ON if part in parts), None)
-    if tested is None:
-        raise ValueError(f"{name} has one feature only; take a set with two, such as fmnist-mnist.")
-    trained = next(part for part in PROBED_ON if part in parts)
-    ready = partial(at_size, cache=cache, progress=progress)
+    check_one_of("probing set", probe_on, PROBE_ON)
+    parts = data.load(name, _given(root), target=target) if splits is None else splits
+    missing = [part for part in ("train", "val", "test") if part not in parts]
+    if missing:
+        raise ValueError(
+            f"{name} has no {' and no '.join(missing)} part, only {', '.join(parts)}; a run needs all three."
+        )
+    ready = partial(at_size, size=size, cache=cache, progress=progress)
     chosen = some(parts["train"], examples)
-    whole = chosen if judged_only else ready(chosen, size)
+    domain = "target_train" in parts
+    whole = chosen if judged_only and (domain or probe_on != "train") else ready(chosen)
     crops = augment and not judged_only and not isinstance(chosen.images, np.ndarray)
-    others = {part: ready(parts[part], size) for part in dict.fromkeys(("val", "test", trained, tested))}
+    val, test = ready(parts["val"]), ready(parts["test"])
+    if domain:
+        probe_train, probe_test = ready(parts["target_train"]), ready(parts["target_test"])
+    elif "probe_test" in parts:
+        fewer = probe_on == "train" and examples is not None
+        probe_train = paired_anew(chosen) if fewer else parts[f"probe_{probe_on}"]
+        probe_test = parts["probe_test"]
+    else:
+        pairs = {"train": (chosen, whole), "val": (parts["val"], val)}[probe_on], (parts["test"], test)
+        probe_train, probe_test = (part if raw.known.all() else ready(known(raw)) for raw, part in pairs)
     return Parts(
-        train=ready(chosen, round(ROOM * size)) if crops else whole,
+        train=ready(chosen, size=round(ROOM * size)) if crops else whole,
         whole=whole,
-        val=others["val"],
-        test=others["test"],
-        probe_train=others[trained],
-        probe_test=others[tested],
-        domain=trained == "target_train",
+        val=val,
+        test=test,
+        probe_train=probe_train,
+        probe_test=probe_test,
+        domain=domain,
+        probe_on="target" if domain else probe_on,
     )
 
 
@@ -101,7 +126,7 @@ def some(split: Split, n: int | None) -> Split:
         return split
     if n > len(split):
         raise ValueError(f"examples must be at most the {len(split)} training examples, got {n}.")
-    group = split.group
+    group = split.group + 1  # 0 for examples that belong to none
     draw = np.random.default_rng(records.seed(0, "examples")).random(len(split))
     order = np.lexsort((draw, group))
     size = np.bincount(group)
@@ -109,6 +134,17 @@ def some(split: Split, n: int | None) -> Split:
     place = np.empty(len(split))
     place[order] = (rank + 0.5) / size[group[order]]  # a group's examples, evenly over 0 to 1
     return split.subset(np.sort(np.argsort(place, kind="stable")[:n]))
+
+
+def known(split: Split) -> Split:
+    """The examples of which every feature is known."""
+    return split.subset(np.flatnonzero(split.known))
+
+
+def _given(root: str | os.PathLike[str] | None) -> str | os.PathLike[str]:
+    if root is None:
+        raise ValueError("a run needs its data: give root=, the folder of a built-in set, or parts=, your own.")
+    return root
 
 
 def at_size(

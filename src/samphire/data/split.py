@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from samphire.data.coding import MISSING, as_codes
+
 __all__ = ["Split"]
 
 
@@ -18,10 +20,10 @@ class Split:
 
     Args:
         images: ``uint8`` of shape (n, channels, height, width): an array, a memory map, or
-            :class:`samphire.data.files.Files` still to be decoded.
-        label: What the network is trained on, counted from 0.
+            :class:`samphire.data.files.Files` still to be decoded. Also rows of numbers, (n, d).
+        label: What the network is trained on, counted from 0. Words are coded by their names.
         features: Every named feature of the examples, counted from 0, with the label among them
-            (``{"bird": label, "place": ...}``).
+            (``{"bird": label, "place": ...}``); -1 where it is not known. Words are coded by their names.
         ids: A number for each example, kept by subsets and shuffles; counted from 0 unless given.
         classes: The names of the label's values.
         values: The names of each feature's values.
@@ -34,6 +36,8 @@ class Split:
         array([0, 2, 3])
         >>> len(split.subset(split.group == 2))
         1
+        >>> Split(images, ["cat", "dog", "cat"], {}).classes
+        ('cat', 'dog')
     """
 
     images: Any
@@ -44,11 +48,20 @@ class Split:
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.ids is None:
-            object.__setattr__(self, "ids", np.arange(len(self.label)))
+        label, classes = as_codes("label", self.label, self.classes)
+        coded = {name: as_codes(name, v, self.values.get(name, ()), gaps=True) for name, v in self.features.items()}
+        self._set(label=label, classes=classes, images=_indexable(self.images))
+        if any(codes is not self.features[name] for name, (codes, _) in coded.items()):
+            words = {name: names for name, (_, names) in coded.items() if names}
+            self._set(features={name: codes for name, (codes, _) in coded.items()}, values={**self.values, **words})
+        self._set(ids=np.arange(len(label)) if self.ids is None else as_codes("ids", self.ids)[0])
         for name, array in {"images": self.images, "ids": self.ids, **self.features}.items():
             if len(array) != len(self.label):
                 raise ValueError(f"{name} has {len(array)} entries for {len(self.label)} labels; give one for each.")
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         return len(self.label)
@@ -66,10 +79,22 @@ class Split:
 
     @property
     def group(self) -> NDArray[np.int64]:
-        """The group of each example: its features as digits, the first one leading (``2 * bird + place``)."""
-        if not self.features:
-            return np.zeros(len(self), np.int64)
-        return np.ravel_multi_index(tuple(self.features.values()), tuple(self.sizes.values())).astype(np.int64)
+        """The group of each example: its features as digits, the first one leading (``2 * bird + place``).
+
+        An example of which some feature is not known has no group: -1.
+        """
+        group = np.zeros(len(self), np.int64)
+        for name, size in self.sizes.items():
+            group = group * size + self.features[name]
+        return np.where(self.known, group, MISSING)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Whether every feature of an example is known."""
+        known = np.ones(len(self), bool)
+        for codes in self.features.values():
+            known &= codes != MISSING
+        return known
 
     def subset(self, chosen: NDArray[Any]) -> Split:
         """Some of the examples, by their positions or by a mask."""
@@ -77,3 +102,19 @@ class Split:
         return replace(
             self, images=self.images[chosen], label=self.label[chosen], features=features, ids=self.ids[chosen]
         )
+
+
+def _indexable(images: Any) -> Any:
+    """Images that can be counted and chosen from: tensors and lists become arrays."""
+    if hasattr(images, "detach"):
+        images = images.detach().cpu().numpy()
+    if isinstance(images, (list, tuple)):
+        try:
+            images = np.stack([np.asarray(image) for image in images])
+        except ValueError:
+            raise ValueError("images have different shapes; resize them, or give their files.") from None
+    if isinstance(images, np.ndarray) and images.dtype.kind not in "buif":
+        raise TypeError(f"images must be numbers, got an array of {images.dtype}; for file names use data.open.")
+    if not (hasattr(images, "__len__") and hasattr(images, "__getitem__")):
+        raise TypeError(f"images must be an array, a tensor or files, got {type(images).__name__}; see data.open.")
+    return images

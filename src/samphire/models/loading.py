@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 Builder = Callable[..., nn.Module]
 Weights = Callable[[], State]
 
-__all__ = ["NETWORKS", "load"]
+__all__ = ["NETWORKS", "PACKAGES", "load"]
 
 
 def load(
@@ -41,6 +41,11 @@ def load(
     The network has ``normalize``, the scale of its inputs (:class:`Normalize`), and ``note``, a sentence on the
     origin of its weights. A classifier of another size than the checkpoint's keeps its fresh weights; anything else
     that does not fit is refused. Loading never runs code from a file.
+
+    BatchNorm keeps the statistics of the checkpoint, and our networks move them by torch's usual tenth a step. In a
+    loop of your own, take them anew before you judge a network
+    (:func:`samphire.baselines.refresh_batchnorm`), as :func:`samphire.train.fit` does: after few steps, or where a
+    network moves them slowly, they are still those of other images.
 
     Args:
         spec: A name in :data:`NETWORKS`; ``torchvision:NAME`` or ``timm:NAME`` where these packages are installed;
@@ -99,8 +104,8 @@ def _find(spec: str) -> tuple[Builder, Weights | None]:
     if not colon:
         raise ValueError(f"no network is named {spec!r}; {hint(spec, NETWORKS)} Your own is 'module:function'.")
     module = _imported(package, spec)
-    if package in _PACKAGES:
-        return _PACKAGES[package](module, name)
+    if package in PACKAGES:
+        return PACKAGES[package](module, name)
     try:
         return functools.reduce(getattr, name.split("."), module), None
     except AttributeError:
@@ -129,14 +134,14 @@ def _timm(timm: Any, name: str) -> tuple[Builder, Weights]:
     return build, lambda: timm.create_model(name, pretrained=True).state_dict()
 
 
-_PACKAGES: dict[str, Callable[[Any, str], tuple[Builder, Weights]]] = {"torchvision": _torchvision, "timm": _timm}
+PACKAGES: dict[str, Callable[[Any, str], tuple[Builder, Weights]]] = {"torchvision": _torchvision, "timm": _timm}
 
 
 def _imported(package: str, spec: str) -> Any:
     try:
         return required(package, spec, f"pip install {package}, or add its folder to PYTHONPATH")
     except Exception as error:
-        if package not in _PACKAGES or isinstance(error, ValueError):
+        if package not in PACKAGES or isinstance(error, ValueError):
             raise
         raise ValueError(  # for instance torchvision's wheel for CUDA beside a PyTorch without it
             f"{spec} needs {package}, which is installed but fails on import ({first_line(error)}); "

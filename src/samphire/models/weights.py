@@ -12,6 +12,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,18 @@ State = dict[str, Tensor]
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 _SAVE = "write it with torch.save(model.state_dict(), PATH)"
 
-__all__ = ["WRAPPERS", "State", "download", "file_name", "fill", "first_line", "is_url", "read", "required"]
+__all__ = [
+    "WRAPPERS",
+    "State",
+    "check_archive",
+    "download",
+    "file_name",
+    "fill",
+    "first_line",
+    "is_url",
+    "read",
+    "required",
+]
 
 
 def is_url(weights: str | os.PathLike[str]) -> bool:
@@ -63,6 +75,7 @@ def read(path: Path) -> State:
         parse = required("safetensors.torch", path.name, "pip install safetensors").load_file
     path.open("rb").close()  # a file without permission to read is not damaged
     try:
+        check_archive(path)
         state = parse(path)
     except Exception as error:  # damaged bytes raise anything
         raise ValueError(
@@ -78,6 +91,18 @@ def read(path: Path) -> State:
         if not (isinstance(name, str) and isinstance(value, Tensor)):
             raise ValueError(f"{path} must hold tensors by name, got {type(value).__name__} as {name!r}; {_SAVE}.")
     return state
+
+
+def check_archive(path: Path) -> None:
+    """Raise ``ValueError`` if a tensor of a file by ``torch.save`` is not what was saved: torch.load does not look.
+
+    Other kinds of files pass: one from before torch 1.6 has no checksums, ``.safetensors`` none either.
+    """
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"the checksum of its part {damaged} does not match")
 
 
 def first_line(error: BaseException) -> str:
@@ -129,7 +154,9 @@ def _fetched(url: str, path: Path) -> bytes:
         ) from None
 
 
-def fill(model: nn.Module, state: State, num_classes: int, spec: str, source: str) -> str:
+def fill(
+    model: nn.Module, state: State, num_classes: int, spec: str, source: str, *, other_classes: bool = True
+) -> str:
     """Copy a checkpoint into a model, except for a classifier of another size; returns a sentence on the result.
 
     Args:
@@ -138,24 +165,29 @@ def fill(model: nn.Module, state: State, num_classes: int, spec: str, source: st
         num_classes: Outputs of the model's classifier.
         spec: Name of the model, for messages.
         source: Name of the checkpoint, for messages.
+        other_classes: Whether the checkpoint's classifier may have another size: to train on, not to measure.
     """
     own = model.state_dict()
     for prefix in ("_orig_mod.", "module.", "_orig_mod."):  # of torch.compile and DataParallel, in any order
         if not any(name.startswith(prefix) for name in own):
             nn.modules.utils.consume_prefix_in_state_dict_if_present(state, prefix)
-    other = {name for name in own.keys() & state.keys() if own[name].shape != state[name].shape}
+    shared = own.keys() & state.keys()
+    other = {name for name in shared if own[name].shape != state[name].shape}
     fresh = {
         name
         for name in other
-        if own[name].shape[:1] == (num_classes,) and own[name].shape[1:] == state[name].shape[1:]
+        if other_classes and own[name].shape[:1] == (num_classes,) and own[name].shape[1:] == state[name].shape[1:]
     }
-    fits = model.load_state_dict({n: t for n, t in state.items() if n not in other}, strict=False)
+    odd = {name for name in shared if _kind(own[name]) != _kind(state[name])}
+    fits = model.load_state_dict({n: t for n, t in state.items() if n not in other | odd}, strict=False)
     faults = {
-        "it lacks": [n for n in fits.missing_keys if n not in other],
+        "it lacks": [n for n in fits.missing_keys if n not in other | odd],
         "it has in excess": fits.unexpected_keys,
         "of another shape are": [
             f"{n} {tuple(state[n].shape)} for {tuple(own[n].shape)}" for n in own if n in other - fresh
         ],
+        "of another type are": [f"{n} {state[n].dtype} for {own[n].dtype}" for n in own if n in odd],
+        "not finite are": [n for n in own if n in shared and not state[n].isfinite().all()],
     }
     if any(faults.values()):
         reasons = "; ".join(f"{what} {_few(names)}" for what, names in faults.items() if names)
@@ -170,6 +202,11 @@ def fill(model: nn.Module, state: State, num_classes: int, spec: str, source: st
         f"{spec} with the weights of {source}, except a fresh {', '.join(layers)} "
         f"of {num_classes} classes instead of {', '.join(map(str, sizes))}"
     )
+
+
+def _kind(t: Tensor) -> str:
+    """What may stand for what: any floating-point numbers for others, integers for others."""
+    return "complex" if t.is_complex() else "floating" if t.is_floating_point() else str(t.dtype == torch.bool)
 
 
 def _few(names: list[str], most: int = 3) -> str:

@@ -18,7 +18,7 @@ from samphire import restore, tree
 from samphire.optim.guard import guard
 from samphire.optim.parameters import Parameters, data_parallel_around
 from samphire.optim.passes import Pass, Report, Watch, example_losses, mark_as_perturbed
-from samphire.optim.requests import At, Descent, Memory, Rule
+from samphire.optim.requests import OUTPUTS, At, Descent, Memory, Rule, needs_outputs
 from samphire.tree import Vector
 
 __all__ = ["Engine", "Perturbation", "Rng", "ranks"]
@@ -143,6 +143,7 @@ class Engine:
         watch = Watch(n, thorough=memory.step % self.measure_every == 0)
         seen: set[object] = set()
         rng: restore.RngState = {}
+        output_gradients: list[Tensor] = []
         descent: Vector | Descent | None = None
         asking = self.rule.gradient(Vector({name: p.detach() for name, p in self.named.items()}), memory)
         earlier = {name: p.grad for name, p in self.named.items()} if self.runs else {}
@@ -151,6 +152,7 @@ class Engine:
             request = next(asking)
             while descent is None:
                 p = self._next_pass(request, watch.report.passes, seen)
+                p.before = output_gradients if request.output_gradient == "before" else None
                 if not p.perturbed and self.rng == "replay":
                     rng = restore.rng_state({q.device for q in self.named.values()})
                 self.parameters.set_grads({})
@@ -159,6 +161,9 @@ class Engine:
                     wants_losses = request.losses
                     del request  # with it goes what may be the last reference to the clean gradient
                     yield p
+                    if p.with_outputs and not p.output_gradients:
+                        raise TypeError(OUTPUTS.format("p.backward was not called"))
+                    output_gradients = p.output_gradients
                     g = self._collect(p)
                     watch.saw(p, g, self.named, originals)
                 finally:
@@ -216,6 +221,7 @@ class Engine:
             weights=request.weights,
             per_example=request.losses or request.weights is not None,
             forward_only=request.wrt == frozenset() and self.parameters.prunes,
+            with_outputs=needs_outputs(self.rule),
         )
 
     def _disturb(self, p: Pass, eps: Vector, rng: restore.RngState) -> Mapping[str, Tensor]:

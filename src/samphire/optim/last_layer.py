@@ -100,11 +100,11 @@ class OnePass:
         self._check(p)
         head_alone = p.wrt is not None and p.wrt <= self.last.parameters
         p.thaw()
-        out = self._head_again(p) if self._call is not None else self._whole(cut=head_alone)
+        out = self._head_again(p, head_alone) if self._call is not None else self._whole(cut=head_alone)
         if not head_alone:
             self._call = None  # this backward uses the body's graph up
         loss = self.loss(out)
-        p.backward(loss)
+        p.backward(loss, out)
         return loss
 
     def _whole(self, cut: bool) -> Tensor:
@@ -120,12 +120,15 @@ class OnePass:
         self._call = call if cut else None
         return out
 
-    def _head_again(self, p: Pass) -> Tensor:
+    def _head_again(self, p: Pass, cut: bool) -> Tensor:
         assert self._call is not None
         if p.rng == "replay":
             restore.set_rng_state(self._call.rng)
+        args, kwargs = self._call.args, self._call.kwargs
+        if cut:
+            args, kwargs = _cut_off(args, kwargs)
         with self._call.autocast():
-            return self.last.head(*self._call.args, **self._call.kwargs)
+            return self.last.head(*args, **kwargs)
 
     def _check(self, p: Pass) -> None:
         if p.part is not None:
@@ -178,9 +181,7 @@ def watching(head: nn.Module, cut: bool = False) -> Iterator[_Call]:
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call.note(args, kwargs)
-        if not cut:
-            return None
-        return tuple(map(_detached, args)), {name: _detached(value) for name, value in kwargs.items()}
+        return _cut_off(args, kwargs) if cut else None
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         call.output = output
@@ -191,6 +192,11 @@ def watching(head: nn.Module, cut: bool = False) -> Iterator[_Call]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _cut_off(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A head's inputs without the graph of the body."""
+    return tuple(map(_detached, args)), {name: _detached(value) for name, value in kwargs.items()}
 
 
 def _detached(value: Any) -> Any:

@@ -97,7 +97,8 @@ def errors(predictions: Any, split: Split, train_split: Split, feature: str | No
 
     Args:
         predictions: A class for each example of ``split``.
-        split: The examples; a group is a combination of its features.
+        split: The examples; a group is a combination of its features. One of which a feature is not known belongs
+            to none, and counts for the plain average alone.
         train_split: What the network was trained on: the weights of the first average.
         feature: Which feature was predicted; ``None`` for the label.
 
@@ -122,12 +123,17 @@ def errors(predictions: Any, split: Split, train_split: Split, feature: str | No
     if not len(split) or not len(train_split):
         raise ValueError(f"both splits must have examples, got {len(split)} and {len(train_split)} for training.")
     (test, train), names = joint_groups(split, train_split)
-    n = np.bincount(test, minlength=len(names))
-    train_n = np.bincount(train, minlength=len(names))
+    known = test >= 0
+    n = np.bincount(test[known], minlength=len(names))
+    train_n = np.bincount(train[train >= 0], minlength=len(names))
     for name in (name for name, a, b in zip(names, n, train_n, strict=True) if b and not a):
-        raise ValueError(f"group {name} is trained on but has no test example; its error cannot be averaged.")
+        raise ValueError(
+            f"group {name} is trained on but has no test example; its error cannot be averaged: take fewer features."
+        )
+    if not known.any():
+        raise ValueError("no test example has all its features known, so there are no groups; take fewer features.")
     present = np.flatnonzero(n)
-    error = np.bincount(test, wrong, len(names))[present] / n[present]
+    error = np.bincount(test[known], wrong[known], len(names))[present] / n[present]
     groups = zip(present, error, strict=True)
     return Errors(
         tuple(GroupError(names[g], int(n[g]), float(e), int(train_n[g])) for g, e in groups),
@@ -149,7 +155,7 @@ def values_of(split: Split, feature: str) -> Codes:
 
 
 def joint_groups(*splits: Split) -> tuple[list[Codes], list[str]]:
-    """Group codes that mean the same in several splits, and the name of each group.
+    """Group codes that mean the same in several splits (-1 where a feature is not known), and each group's name.
 
     A split counts its groups by the values it holds itself, so their numbers may differ from split to split.
 
@@ -175,10 +181,12 @@ def joint_groups(*splits: Split) -> tuple[list[Codes], list[str]]:
         for f, known, size in zip(features, named, sizes, strict=True)
     ]
     names = [", ".join(w[i] for w, i in zip(words, index, strict=True)) for index in np.ndindex(*sizes)]
-    codes = [
-        np.ravel_multi_index(tuple(split.features[f] for f in features), sizes).astype(np.int64)
-        if features
-        else np.zeros(len(split), np.int64)
-        for split in splits
-    ]
-    return codes, names
+    return [_codes(split, features, sizes) for split in splits], names
+
+
+def _codes(split: Split, features: tuple[str, ...], sizes: tuple[int, ...]) -> Codes:
+    """The features as digits; -1 where one is not known."""
+    group = np.zeros(len(split), np.int64)
+    for name, size in zip(features, sizes, strict=True):
+        group = group * size + split.features[name]
+    return np.where(split.known, group, -1)

@@ -1,29 +1,33 @@
-r"""Logistic regression to the optimum: softmax with L2 along a path of penalties, and binary with L1.
+r"""Linear classifiers, how features are scaled for them, and logistic regression with an L1 penalty.
 
-``x`` (n, d) float64 features, ``y`` (n,) classes counted from 0. Results are float64 and deterministic.
+``x`` (n, d) float64 features, ``y`` (n,) classes counted from 0. :mod:`samphire.probes.softmax` has the L2 penalty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import helmert
 from scipy.optimize import minimize
-from scipy.special import expit, softmax
+from scipy.special import expit
 
-from samphire.checks import Range, check_number
+from samphire.checks import Range, check_number, check_one_of
 
 Array = NDArray[np.float64]
 Classes = NDArray[np.int64]
 
-__all__ = ["Array", "Linear", "Scaler", "softmax_regression", "sparse_regression"]
+Scaling = Literal["global", "each", "none"]
 
-SINGLE = 1e-8  # the share by which products in single precision still lower an objective
+__all__ = ["SCALINGS", "Array", "Classes", "Linear", "Scaler", "Scaling", "sparse_regression"]
+
+SCALINGS: dict[str, str] = {
+    "global": "one number for all features",
+    "each": "one number for each feature",
+    "none": "as they are",
+}
+"""How features may be scaled before they are penalized."""
 
 
 @dataclass(frozen=True)
@@ -45,123 +49,48 @@ class Linear:
 
 @dataclass(frozen=True)
 class Scaler:
-    """Mean and standard deviation of each feature; the deviation of a constant feature counts as 1.
+    """Mean of each feature, and the number it is divided by.
 
     Example:
-        >>> scaler = Scaler.of(np.array([[1.0, 5.0], [3.0, 5.0]]))
-        >>> scaler(np.array([[4.0, 5.0]]))
-        array([[2., 0.]])
+        >>> x = np.array([[1.0, 5.0, 0.0], [3.0, 5.0, 4.0]])
+        >>> Scaler.of(x)(x), Scaler.of(x, "none")(x)[0]
+        (array([[-1.,  0., -1.],
+               [ 1.,  0.,  1.]]), array([-1.,  0., -2.]))
+        >>> Scaler.of(x, "global").std  # the root of (1 + 0 + 4) / 3
+        array([1.29099445, 1.29099445, 1.29099445])
     """
 
     mean: Array
     std: Array
 
     @classmethod
-    def of(cls, x: Array) -> Scaler:
-        """Fitted to ``x``."""
-        mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
+    def of(cls, x: Array, scaling: Scaling = "each") -> Scaler:
+        """Fitted to ``x``.
+
+        Args:
+            x: Features.
+            scaling: ``"each"``: divided by its own standard deviation, where it is not constant. ``"global"``: all
+                by the root mean square deviation of all. ``"none"``: centered only.
+        """
+        check_one_of("scaling", scaling, SCALINGS)
+        mean = x.mean(0, dtype=np.float64)
+        if scaling == "none":
+            return cls(mean, np.ones_like(mean))
+        std = x.std(0, dtype=np.float64)
         rounding = len(x) * np.finfo(np.float64).eps * np.abs(mean)
-        return cls(mean, np.where(std > rounding, std, 1.0))
+        varies = std > rounding
+        if scaling == "global" and varies.any():
+            return cls(mean, np.full_like(std, np.sqrt(np.mean(std**2))))
+        return cls(mean, np.where(varies, std, 1.0))
 
     def __call__(self, x: Array) -> Array:
-        """Standardized features."""
+        """Scaled features."""
         return (x - self.mean) / self.std
 
     def undo(self, linear: Linear) -> Linear:
-        """The classifier of features as they are that agrees with ``linear`` on standardized ones."""
+        """The classifier of features as they are that agrees with ``linear`` on scaled ones."""
         weight = linear.weight / self.std
         return Linear(weight, linear.bias - weight @ self.mean)
-
-
-def softmax_regression(
-    x: Array, y: Classes, classes: int, l2: Sequence[float], tolerance: float = 1e-9
-) -> list[Linear]:
-    r"""Multinomial logistic regression for every penalty of a path.
-
-    .. math:: \min_{W, b}\ \frac1n \sum_i \Big(\log \sum_k e^{z_{ik}} - z_{i y_i}\Big)
-              + \frac\lambda2 \|W\|_F^2, \qquad z_i = W x_i + b.
-
-    A rotation of the features changes neither the loss nor the penalty, so the problem is solved along the principal
-    axes of ``x`` (at most n of them). There the Hessian is nearly :math:`c\,s_j/n + \lambda` on axis j
-    (:math:`s_j` the axis' sum of squares, c the mean curvature of the loss): dividing the axes by its root leaves
-    L-BFGS a problem of small condition number, from one penalty's optimum to the next smaller one's. The weights of
-    all classes sum to zero, so one set fewer is sought. Most iterations take products in single precision;
-    the last ones, and the result, are float64.
-
-    Args:
-        x: Features, best centered.
-        y: Classes.
-        classes: How many there are; each must occur, or its bias would have no optimum.
-        l2: Penalties :math:`\lambda > 0`. The bias is free.
-        tolerance: Stop when an iteration lowers the objective by less than this share of it.
-
-    Returns:
-        One classifier for each penalty, in the order given.
-
-    Example:
-        >>> x, y = np.array([[-1.0], [1.0]]), np.array([0, 1])
-        >>> fit = softmax_regression(x, y, 2, [0.5])[0]  # w = 2 W_1 has w = expit(-w) / 0.25
-        >>> w = fit.weight[1, 0] - fit.weight[0, 0]
-        >>> float(round(w * 0.25 - expit(-w), 6))
-        0.0
-
-    Differences:
-        Always the softmax, also for two classes. W_1 - W_0 then has half the penalty of scikit-learn's binary form,
-        which at C is this at :math:`\lambda = 2/(nC)`; with more classes :math:`\lambda = 1/(nC)`.
-    """
-    n = len(x)
-    missing = np.setdiff1d(np.arange(classes), y)
-    if len(missing):
-        raise ValueError(f"every class must occur among the examples, but class {missing[0]} of {classes} does not.")
-    for penalty in l2:
-        check_number("l2", penalty, Range(above=0))
-    z, s, back = _principal_axes(x)
-    z, s = np.column_stack([z, np.ones(n)]), np.append(s, n)  # the bias is one more axis, without a penalty
-    contrasts = helmert(classes)
-    v, fits = np.zeros((classes - 1, len(s))), {}
-    for penalty in sorted(set(l2), reverse=True):
-        l2_of_axis = np.append(np.full(len(s) - 1, penalty), 0.0)
-        v = _minimize_softmax(z, np.eye(classes)[:, y], contrasts, s / n, l2_of_axis, v, tolerance)
-        w = contrasts.T @ v
-        fits[penalty] = Linear(back(w[:, :-1]), w[:, -1])
-    return [fits[penalty] for penalty in l2]
-
-
-def _principal_axes(x: Array) -> tuple[Array, Array, Any]:
-    """``x`` along its principal axes (n, r), their sums of squares (r,), and the way back for weights (k, r)."""
-    n, d = x.shape
-    s, u = np.linalg.eigh(x @ x.T if n < d else x.T @ x)
-    kept = s > s[-1] * max(n, d) * np.finfo(float).eps
-    s, u = s[kept], u[:, kept]
-    if n < d:
-        return u * np.sqrt(s), s, lambda v: (v / np.sqrt(s)) @ u.T @ x
-    return x @ u, s, lambda v: v @ u.T
-
-
-def _minimize_softmax(
-    z: Array, onehot: Array, contrasts: Array, s: Array, l2: Array, start: Array, tolerance: float
-) -> Array:
-    """Weights (classes - 1, r) of the contrasts at the optimum; classes lead, which makes skinny products fast."""
-    n = len(z)
-    p = softmax(contrasts.T @ (start @ z.T), 0)
-    c = max((1 - (p**2).sum(0)).mean() / len(start), 1e-6)
-    unit = 1 / np.sqrt(c * s + l2)
-    l2 = l2 * unit**2
-
-    def objective(u: Array, axes: NDArray[Any]) -> tuple[float, Array]:
-        u = u.reshape(start.shape)
-        scores = contrasts.T @ (u.astype(axes.dtype) @ axes.T).astype(np.float64)
-        scores -= scores.max(0)
-        odds = np.exp(scores)
-        total = odds.sum(0)
-        value = (np.log(total) - (scores * onehot).sum(0)).mean() + 0.5 * (l2 * u**2).sum()
-        residual = contrasts @ (odds / total - onehot)
-        return value, (residual.astype(axes.dtype) @ axes / n + l2 * u).ravel()
-
-    u, axes = start / unit, z * unit
-    for given, stop in ((axes.astype(np.float32), max(tolerance, SINGLE)), (axes, tolerance)):
-        u = _lbfgs(partial(objective, axes=given), u, stop)
-    return u.reshape(start.shape) * unit
 
 
 def sparse_regression(x: Array, y: Classes, c: float) -> Array:

@@ -10,61 +10,89 @@ pretrained one that was not trained on, they give the control probes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from samphire import records
-from samphire.checks import check_whole
+from samphire.checks import check_one_of, check_whole
 from samphire.data.split import Split
 from samphire.probes.groups import Codes, joint_groups, values_of
-from samphire.probes.logistic import Array, Linear, Scaler, softmax_regression
-from samphire.probes.resampling import balanced, balanced_halves, halves
+from samphire.probes.logistic import SCALINGS, Array, Linear, Scaling
+from samphire.probes.resampling import balanced_halves, halves
 from samphire.probes.results import Probe, probe_of
+from samphire.probes.tuning import L2, Resample, Tuned, fits_of, tuned
 from samphire.progress import Progress, silent, stretch
 
-K = TypeVar("K")
-L2 = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
+__all__ = [
+    "L2", "FittedProbe", "checked", "domain_probe", "fitted_probe", "fitted_probes", "learning_curve", "probe",
+    "probes",
+]  # fmt: skip
 
-__all__ = ["L2", "checked", "domain_probe", "fitted_probe", "learning_curve", "probe", "probes"]
+
+@dataclass(frozen=True)
+class FittedProbe:
+    """A probe of one feature before it is tested; see :func:`fitted_probes`.
+
+    Attributes:
+        feature: Its name.
+        fits: One classifier of features as they are for each balanced resample; one alone if every resample has all
+            examples.
+        per_group: Examples of each group that each was trained on.
+        tuned: The penalty and what it was chosen from.
+        scaling: How features were scaled before they were penalized.
+        groups: The split it was trained on, to name groups by.
+    """
+
+    feature: str
+    fits: tuple[Linear, ...]
+    per_group: int
+    tuned: Tuned
+    scaling: Scaling
+    groups: Split
+
+    def test(self, features: Any, split: Split) -> Probe:
+        """The probe error on other examples, which must have all combinations of features."""
+        x, y = checked(features, split, "test"), values_of(split, self.feature)
+        (trained, group), names = joint_groups(self.groups, split)
+        _check_tested(trained, group, names)
+        wrong = np.stack([fit.predict(x) != y for fit in self.fits])
+        return probe_of(self.feature, wrong, self.tuned, self.scaling, self.per_group, group, names)
 
 
-def probe(
-    train_features: Any,
-    train_split: Split,
-    test_features: Any,
-    test_split: Split,
-    feature: str,
+def fitted_probes(
+    features: Any,
+    split: Split,
     *,
+    only: Sequence[str] | None = None,
     resamples: int = 20,
     l2: Sequence[float] = L2,
+    scaling: Scaling = "global",
     per_group: int | None = None,
     shuffle_labels: bool = False,
     seed: int = 0,
     progress: Progress = silent,
-) -> Probe:
-    r"""Equation 1: the probe error of one feature.
+) -> dict[str, FittedProbe]:
+    r"""The probe of every feature, to be tested on any examples; equation 1's :math:`u`.
 
     Each resample draws the same number of examples of every group, half of them to train on and half to choose
-    :math:`\lambda`. The probe is multinomial logistic regression with an L2 penalty, solved to the optimum for
-    every :math:`\lambda`, on features standardized by the training half. The :math:`\lambda` with the lowest error
-    on the other half is taken (ties go to the largest), a probe is trained with it on both halves, and tested on all
-    test examples: its error is the equal-weight mean of the groups' errors, which has the expectation of a balanced
-    test set and less variance. Where all groups are of one size every resample has all examples, and resamples differ
-    in the halves alone.
+    :math:`\lambda`. A probe is multinomial logistic regression with an L2 penalty, solved to the optimum for every
+    :math:`\lambda`, on features scaled by the training half. The :math:`\lambda` with the lowest error on the other
+    halves, averaged over resamples, is taken (:func:`samphire.probes.tuning.tuned`), and a probe is trained with it
+    on both halves of each resample. Where all groups are of one size every resample has all examples: they differ in
+    the halves alone, and one probe is trained.
 
     Args:
-        train_features: Frozen features (n, d) of examples the network was *not* trained on, such as the
-            validation set.
-        train_split: These examples; every combination of features must occur twice or more.
-        test_features: Frozen features of the test examples, by the same network and layer.
-        test_split: These examples; every combination must occur.
-        feature: The name of the feature to predict.
+        features: Frozen features (n, d) of the probing set.
+        split: These examples; every combination of features must occur twice or more.
+        only: Names of features; all unless given.
         resamples: How many.
-        l2: The grid of :math:`\lambda`, for the mean loss.
+        l2: Penalties :math:`\lambda` for the mean loss; the grid grows where the best lies at its edge. A single one
+            is taken as it is.
+        scaling: ``"global"``: all features are divided by one number, the root mean square deviation of all.
+            ``"each"``: each by its own deviation, so that faint features count as much as strong ones. ``"none"``.
         per_group: Examples of each group in a resample, an even number; the smallest group's unless given.
         shuffle_labels: Train on the feature's values in random order: a control; its error must be that of
             guessing, whatever the features.
@@ -77,45 +105,68 @@ def probe(
         >>> a, b = np.repeat([0, 1], 40), np.tile([0, 1], 40)
         >>> split = Split(np.zeros(80), a, {"a": a, "b": b})
         >>> phi = np.stack([a + 0.1 * draw.normal(size=80), draw.normal(size=80)], 1)
-        >>> p, q = (probe(phi, split, phi, split, name, resamples=3) for name in ("a", "b"))
-        >>> p.mean, q.mean > 0.3
+        >>> fitted = fitted_probes(phi, split, resamples=3)
+        >>> fitted["a"].test(phi, split).mean, fitted["b"].test(phi, split).mean > 0.3
         (0.0, True)
 
     References:
-        Springer et al. 2024, section 3.1, which leaves open the loss, the penalty, the size and the repetitions;
-        Kirichenko et al., Last Layer Re-Training is Sufficient for Robustness to Spurious Correlations, ICLR 2023.
+        Springer et al. 2024, section 3.1, which leaves open the loss, the penalty, the scaling, the size and the
+        repetitions (``samphire reproduce probe-study`` measures what they change); Kirichenko et al., Last Layer
+        Re-Training is Sufficient for Robustness to Spurious Correlations, ICLR 2023, which scales each feature.
     """
-    x, x_test = checked(train_features, train_split, "train"), checked(test_features, test_split, "test")
-    (group, test_group), names = joint_groups(train_split, test_split)
-    y, y_test = values_of(train_split, feature), values_of(test_split, feature)
+    x = checked(features, split, "train")
+    (group,), names = joint_groups(split)
     check_whole("resamples", resamples)
-    per_group = _check_groups(group, test_group, names, per_group)
+    check_one_of("scaling", scaling, SCALINGS)
+    per_group = _check_groups(group, names, per_group)
+    targets = {name: values_of(split, name) for name in (split.features if only is None else only)}
     draw = np.random.default_rng(records.seed(seed, "probe"))
-    wrong, chosen = np.empty((resamples, len(y_test)), bool), []
-    for i in range(resamples):
-        train, held = balanced_halves(group, per_group // 2, draw)
-        target = y
-        if shuffle_labels:
-            both = np.concatenate([train, held])
-            target = y.copy()
-            target[both] = draw.permutation(y[both])
-        penalty, fit = _tuned(x, target, int(y.max()) + 1, train, held, l2)
-        wrong[i] = fit.predict(x_test) != y_test
-        chosen.append(penalty)
-        progress(f"probes of {feature}", i + 1, resamples)
-    return probe_of(feature, wrong, chosen, per_group, test_group, names)
+    drawn = [_resample(group, per_group, targets, shuffle_labels, draw) for _ in range(resamples)]
+    everything = np.bincount(group).max() <= per_group + 1  # halves leave out the odd one
+    final = drawn[:1] if everything and not shuffle_labels else drawn
+    share = len(drawn) / (len(drawn) + len(final))
+    penalties = tuned(x, drawn, l2, scaling, stretch(progress, 0.0, share))
+    fits: dict[str, list[Linear]] = {name: [] for name in targets}
+    for i, resample in enumerate(final):
+        for name, fit in _both(x, resample, penalties, scaling).items():
+            fits[name].append(fit)
+        stretch(progress, share, 1.0)("probes", i + 1, len(final))
+    return {
+        name: FittedProbe(name, tuple(fits[name]), per_group, penalties[name], scaling, split) for name in targets
+    }
+
+
+def probe(
+    train_features: Any, train_split: Split, test_features: Any, test_split: Split, feature: str, **settings: Any
+) -> Probe:
+    """Equation 1: the probe error of one feature.
+
+    The error is the equal-weight mean of the groups' errors on all test examples, which has the expectation of a
+    balanced test set and less variance.
+
+    Args:
+        train_features: Frozen features (n, d) of the probing set.
+        train_split: These examples.
+        test_features: Frozen features of the test examples, by the same network and layer.
+        test_split: These examples; every combination of features must occur.
+        feature: The name of the feature to predict.
+        **settings: Those of :func:`fitted_probes`.
+
+    Example:
+        >>> a, b = np.repeat([0, 1], 40), np.tile([0, 1], 40)
+        >>> split = Split(np.zeros(80), a, {"a": a, "b": b})
+        >>> probe(a[:, None], split, a[:, None], split, "a", resamples=3).mean
+        0.0
+    """
+    return probes(train_features, train_split, test_features, test_split, only=[feature], **settings)[feature]
 
 
 def probes(
-    train_features: Any,
-    train_split: Split,
-    test_features: Any,
-    test_split: Split,
-    *,
-    progress: Progress = silent,
-    **settings: Any,
+    train_features: Any, train_split: Split, test_features: Any, test_split: Split, **settings: Any
 ) -> dict[str, Probe]:
-    """The probe of every feature, by name; all arguments are those of :func:`probe`.
+    """The probe error of every feature, by name; the arguments are those of :func:`probe`.
+
+    All features are fitted at once, which is faster than one after the other.
 
     Example:
         >>> a, b = np.repeat([0, 1], 40), np.tile([0, 1], 40)
@@ -123,8 +174,11 @@ def probes(
         >>> {name: p.mean for name, p in probes(a[:, None], split, a[:, None], split, resamples=2).items()}
         {'a': 0.0, 'b': 0.5}
     """
-    measure = partial(probe, train_features, train_split, test_features, test_split, **settings)
-    return _each({name: partial(measure, name) for name in train_split.features}, progress)
+    (train, test), names = joint_groups(train_split, test_split)
+    _check_tested(train, test, names)  # before minutes of work, not after them
+    checked(test_features, test_split, "test")
+    fitted = fitted_probes(train_features, train_split, **settings)
+    return {name: probe.test(test_features, test_split) for name, probe in fitted.items()}
 
 
 def learning_curve(
@@ -152,15 +206,12 @@ def learning_curve(
     if sizes is None:
         most = int(np.unique(joint_groups(train_split)[0][0], return_counts=True)[1].min()) // 2
         sizes = [2 * (most >> i) for i in range(most.bit_length()) if i == 0 or most >> i >= 4][::-1]
-    measure = partial(probe, train_features, train_split, test_features, test_split, feature, **settings)
-    return _each({size: partial(measure, per_group=size) for size in sizes}, progress)
-
-
-def _each(measures: Mapping[K, Callable[..., Probe]], progress: Progress) -> dict[K, Probe]:
-    """The result of each measure; the progress is that of all together."""
-    n = len(measures)
-    parts = (stretch(progress, i / n, (i + 1) / n) for i in range(n))
-    return {key: measure(progress=part) for (key, measure), part in zip(measures.items(), parts, strict=True)}
+    curve, n = {}, len(sizes)
+    for i, size in enumerate(sizes):
+        part = stretch(progress, i / n, (i + 1) / n)
+        inputs = (train_features, train_split, test_features, test_split, feature)
+        curve[size] = probe(*inputs, per_group=size, progress=part, **settings)
+    return curve
 
 
 def domain_probe(
@@ -171,6 +222,7 @@ def domain_probe(
     *,
     resamples: int = 5,
     l2: Sequence[float] = L2,
+    scaling: Scaling = "global",
     seed: int = 0,
 ) -> Probe:
     r"""Domain transfer: the label read off the features on a domain the network was not trained on (equation 46).
@@ -185,7 +237,8 @@ def domain_probe(
         test_features: Those of its test part.
         test_split: These examples.
         resamples: Splits into halves that choose :math:`\lambda`.
-        l2: As for :func:`probe`.
+        l2: As for :func:`fitted_probes`.
+        scaling: As there.
         seed: Of the halves.
 
     Example:
@@ -198,34 +251,27 @@ def domain_probe(
         Equation 46 writes the training distribution of the sources; the text means the target's, as here.
     """
     x, x_test = checked(train_features, train_split, "train"), checked(test_features, test_split, "test")
-    y, classes = train_split.label, int(train_split.label.max()) + 1
+    targets = {"label": train_split.label}
     draw = np.random.default_rng(records.seed(seed, "domain probe"))
-    held_out = np.zeros(len(l2))
-    for _ in range(resamples):
-        train, held = halves(y, draw)
-        held_out += [np.mean(fit.predict(x[held]) != y[held]) for fit in _path(x[train], y[train], classes, l2)]
-    penalty = _best(held_out, l2)
-    wrong = _path(x, y, classes, [penalty])[0].predict(x_test) != test_split.label
-    everything = np.zeros(len(wrong), np.int64)
-    result = probe_of("label", wrong[None], [penalty], len(y), everything, ["every example"])
-    return replace(result, average="plain")
+    drawn = [Resample(*halves(train_split.label, draw), targets) for _ in range(resamples)]
+    penalty = tuned(x, drawn, l2, scaling)["label"]
+    (fit,) = fits_of(x, np.arange(len(x)), targets, [penalty.l2], scaling)["label"]
+    wrong = (fit.predict(x_test) != test_split.label)[None]
+    everything = np.zeros(len(x_test), np.int64)
+    return probe_of("label", wrong, penalty, scaling, len(x), everything, ["every example"], average="plain")
 
 
-def fitted_probe(
-    features: Any, split: Split, feature: str, *, l2: Sequence[float] = L2, resamples: int = 5, seed: int = 0
-) -> Linear:
+def fitted_probe(features: Any, split: Split, feature: str, *, resamples: int = 5, **settings: Any) -> Linear:
     r"""One probe of a feature, trained on as many examples of every group as the smallest one has.
 
-    The penalty is the median of those that :func:`probe` chooses by held-out halves of the same examples. The
-    classifier is for features as they are, not standardized.
+    The classifier is for features as they are, not scaled.
 
     Args:
-        features: Frozen features (n, d) of examples the network was not trained on.
+        features: Frozen features (n, d) of the probing set.
         split: These examples; every combination of features must occur twice or more.
         feature: The name of the feature to predict.
-        l2: The grid of penalties.
         resamples: Balanced halves that choose the penalty.
-        seed: Of the draws.
+        **settings: Others of :func:`fitted_probes`.
 
     Example:
         >>> a, b = np.repeat([0, 1], 40), np.tile([0, 1], 40)
@@ -234,10 +280,7 @@ def fitted_probe(
         >>> bool((fit.predict(np.stack([a, b], 1)) == b).all())
         True
     """
-    x, y = checked(features, split, "probing"), values_of(split, feature)
-    chosen = probe(x, split, x, split, feature, resamples=resamples, l2=l2, seed=seed).l2
-    rows = balanced(split.group, np.random.default_rng(records.seed(seed, "fitted probe")))
-    return _path(x[rows], y[rows], int(y.max()) + 1, [float(np.median(chosen))])[0]
+    return fitted_probes(features, split, only=[feature], resamples=resamples, **settings)[feature].fits[0]
 
 
 def checked(x: Any, split: Split, what: str) -> Array:
@@ -253,14 +296,42 @@ def checked(x: Any, split: Split, what: str) -> Array:
     return x
 
 
-def _check_groups(group: Codes, test_group: Codes, names: list[str], per_group: int | None) -> int:
-    counts = np.bincount(group, minlength=len(names))
-    for name, n, m in zip(names, counts, np.bincount(test_group, minlength=len(names)), strict=True):
+def _resample(
+    group: Codes, per_group: int, targets: Mapping[str, Codes], shuffle: bool, draw: np.random.Generator
+) -> Resample:
+    train, held = balanced_halves(group, per_group // 2, draw)
+    if not shuffle:
+        return Resample(train, held, targets)
+    both = np.concatenate([train, held])
+    shuffled = {name: y.copy() for name, y in targets.items()}
+    for y in shuffled.values():
+        y[both] = draw.permutation(y[both])
+    return Resample(train, held, shuffled)
+
+
+def _both(x: Array, resample: Resample, penalties: Mapping[str, Tuned], scaling: Scaling) -> dict[str, Linear]:
+    """The classifier of each target, trained on both halves with its penalty."""
+    l2 = sorted({tuned.l2 for tuned in penalties.values()})
+    paths = fits_of(x, resample.both, resample.targets, l2, scaling)
+    return {name: path[l2.index(penalties[name].l2)] for name, path in paths.items()}
+
+
+def _check_tested(train: Codes, test: Codes, names: list[str]) -> None:
+    for name, n, m in zip(names, *(np.bincount(g, minlength=len(names)) for g in (train, test)), strict=True):
         if n < 2 or m < 1:
             raise ValueError(
                 f"a probe needs two training examples and a test example of every group, but {name} has {n} and {m}; "
                 "take splits in which all combinations of features occur."
             )
+
+
+def _check_groups(group: Codes, names: list[str], per_group: int | None) -> int:
+    counts = np.bincount(group, minlength=len(names))
+    if counts.min() < 2:
+        raise ValueError(
+            f"a probe needs two training examples of every group, but {names[int(counts.argmin())]} has "
+            f"{counts.min()}; take a split in which all combinations of features occur."
+        )
     most = int(counts.min()) // 2 * 2
     if per_group is None:
         return most
@@ -271,25 +342,3 @@ def _check_groups(group: Codes, test_group: Codes, names: list[str], per_group: 
             f"got {per_group!r}."
         )
     return per_group
-
-
-# One probe
-
-
-def _path(x: Array, y: Codes, classes: int, l2: Sequence[float]) -> list[Linear]:
-    """The optimum for every penalty on standardized features, turned into a classifier of features as they are."""
-    scaler = Scaler.of(x)
-    return [scaler.undo(fit) for fit in softmax_regression(scaler(x), y, classes, l2)]
-
-
-def _tuned(x: Array, y: Codes, classes: int, train: Codes, held: Codes, l2: Sequence[float]) -> tuple[float, Linear]:
-    """The penalty with the lowest error on the held-out half, and the probe trained with it on both."""
-    fits = _path(x[train], y[train], classes, l2)
-    penalty = _best([np.mean(fit.predict(x[held]) != y[held]) for fit in fits], l2)
-    both = np.concatenate([train, held])
-    return penalty, _path(x[both], y[both], classes, [penalty])[0]
-
-
-def _best(held_out: Any, l2: Sequence[float]) -> float:
-    """The penalty with the lowest error; ties go to the largest."""
-    return max(penalty for penalty, error in zip(l2, held_out, strict=True) if error == min(held_out))

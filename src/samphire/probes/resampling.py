@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from samphire import records
 from samphire.probes.groups import Codes
 
-__all__ = ["balanced", "balanced_halves", "bootstrap", "halves", "members_of"]
+__all__ = ["balanced", "balanced_halves", "bootstrap", "halves", "members_of", "tenth"]
 
 
 def balanced(group: Codes, draw: np.random.Generator) -> Codes:
@@ -49,6 +49,19 @@ def halves(group: Codes, draw: np.random.Generator) -> tuple[Codes, Codes]:
     """
     drawn = [np.array_split(draw.permutation(members), 2) for members in members_of(group)]
     return np.concatenate([a for a, _ in drawn]), np.concatenate([b for _, b in drawn])
+
+
+def tenth(group: Codes, draw: np.random.Generator) -> tuple[Codes, Codes]:
+    """Positions of nine tenths of every group, and of the tenth, which has one example of each at least.
+
+    Example:
+        >>> rest, held = tenth(np.repeat([0, 1], [20, 3]), np.random.default_rng(0))
+        >>> len(rest), len(held)
+        (20, 3)
+    """
+    drawn = [draw.permutation(members) for members in members_of(group)]
+    parts = [np.split(members, [max(1, round(len(members) / 10))]) for members in drawn]
+    return np.concatenate([rest for _, rest in parts]), np.concatenate([held for held, _ in parts])
 
 
 def members_of(group: Codes) -> Iterator[Codes]:

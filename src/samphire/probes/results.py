@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from samphire.probes.groups import Codes, GroupError, worst_of
 from samphire.probes.resampling import bootstrap, members_of
+from samphire.probes.tuning import Tuned
 
 __all__ = ["Probe", "probe_of"]
 
@@ -22,21 +23,24 @@ class Probe:
     Args:
         feature: Its name.
         errors: The error of each resample's probe: the equal-weight mean over groups of their test errors.
-        l2: The penalty each resample chose.
+        tuned: The penalty, and the errors it was chosen by.
+        scaling: How features were scaled before they were penalized.
         per_group: Examples of each group it was trained on.
         groups: Test error of each group, averaged over resamples.
         interval: 95 % of bootstrap means, over resamples and over test examples within groups, lie in it.
         average: Which average the errors are; ``"plain"`` for a domain's.
 
     Example:
-        >>> probe = Probe("place", (0.1, 0.2), (1.0, 1.0), 50, (GroupError("place=0", 20, 0.15),), (0.05, 0.3))
+        >>> tuned = Tuned(0.1, {0.01: 0.2, 0.1: 0.15, 1.0: 0.3})
+        >>> probe = Probe("place", (0.1, 0.2), tuned, "global", 50, (GroupError("place=0", 20, 0.15),), (0.05, 0.3))
         >>> round(probe.mean, 3), round(probe.std, 3)
         (0.15, 0.071)
     """
 
     feature: str
     errors: tuple[float, ...]
-    l2: tuple[float, ...]
+    tuned: Tuned
+    scaling: str
     per_group: int
     groups: tuple[GroupError, ...]
     interval: tuple[float, float]
@@ -65,13 +69,22 @@ class Probe:
             "worst group": worst.name,
             "worst group's n": worst.n,
             "n per group": self.per_group,
-            "median l2": float(np.median(self.l2)),
+            "scaling": self.scaling,
+            "l2": self.tuned.l2,
+            "l2 tried": self.tuned.tried,
             "resamples": len(self.errors),
         }
 
 
 def probe_of(
-    feature: str, wrong: NDArray[np.bool_], l2: Sequence[float], per_group: int, group: Codes, names: Sequence[str]
+    feature: str,
+    wrong: NDArray[np.bool_],
+    tuned: Tuned,
+    scaling: str,
+    per_group: int,
+    group: Codes,
+    names: Sequence[str],
+    average: str = "equal-group",
 ) -> Probe:
     """The errors of the resamples' probes, from which test examples (columns) each resample (rows) got wrong."""
     by_group = np.stack([wrong[:, members].mean(1) for members in members_of(group)], 1)
@@ -79,10 +92,12 @@ def probe_of(
     return Probe(
         feature,
         errors=tuple(by_group.mean(1).tolist()),
-        l2=tuple(l2),
+        tuned=tuned,
+        scaling=scaling,
         per_group=per_group,
         groups=tuple(
             GroupError(names[g], int(k), float(e)) for g, k, e in zip(codes, n, by_group.mean(0), strict=True)
         ),
         interval=bootstrap(wrong, group),
+        average=average,
     )

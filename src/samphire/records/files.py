@@ -44,9 +44,11 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
+    except OSError as error:
+        sentence = f"cannot write {path}: {error.strerror}; free space or choose another folder."
+        raise type(error)(error.errno, sentence) from None
+    finally:
         part.unlink(missing_ok=True)
-        raise
     if os.name == "posix":
         _sync(path.parent)
 
@@ -136,7 +138,12 @@ def flocked(path: Path, wait: bool) -> Iterator[bool]:
     except ImportError:
         yield False
         return
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:
+        if not path.exists():
+            raise
+        file = os.open(path, os.O_RDONLY)  # another user's; it can be held all the same
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield True

@@ -47,7 +47,7 @@ class Run:
     folder: Path
     rows: list[Row]
     done: bool
-    _file: int = field(repr=False)
+    _file: int = field(default=-1, repr=False)
     complete: bool = True
     listeners: list[Callable[[list[Row]], object]] = field(default_factory=list, repr=False)
 
@@ -73,7 +73,8 @@ def open_run(out: str | os.PathLike[str], config: Any) -> Iterator[Run]:
     """Open the run of a configuration for writing, new or to be resumed; ``done`` is written on a clean exit.
 
     A last line torn by a kill is dropped, with a line in the log. A folder that holds another configuration, that
-    another process is writing, or whose files are damaged is refused and left as it is.
+    another process is writing, or whose files are damaged is refused and left as it is. A run that is done is only
+    read, also from a disk that cannot be written to.
 
     Args:
         out: The folder that holds the runs.
@@ -93,12 +94,16 @@ def open_run(out: str | os.PathLike[str], config: Any) -> Iterator[Run]:
         (True, [{'epoch': 1, 'error': nan}])
     """
     folder = Path(out) / key(config)
+    if is_done(folder):
+        _check_owner(folder, canonical(config))
+        yield Run(folder, read_rows(folder / ROWS), done=True)
+        return
     with contextlib.ExitStack() as stack:
         with _writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder))
-            _claim(folder, canonical(config))
             file = stack.enter_context(_appended(folder / ROWS))
+        _claim(folder, canonical(config))
         run = Run(folder, recovered_rows(folder / ROWS), is_done(folder), file)
         started, before = time.perf_counter(), len(run.rows)
         try:
@@ -109,8 +114,8 @@ def open_run(out: str | os.PathLike[str], config: Any) -> Iterator[Run]:
                 _note_session(folder, provenance() | {"seconds": seconds, "rows": len(run.rows) - before})
         if run.complete and not run.done:
             os.fsync(file)
-            total = sum(session["seconds"] for session in read_rows(folder / SESSIONS))
-            write_atomic(folder / DONE, json.dumps({"rows": len(run.rows), "seconds": total}).encode() + b"\n")
+            done = {"rows": len(run.rows), "seconds": _stored(folder).seconds}
+            write_atomic(folder / DONE, json.dumps(done).encode() + b"\n")
 
 
 @contextmanager
@@ -181,8 +186,16 @@ def _stored(folder: Path) -> Stored:
         config=_config(folder / CONFIG),
         rows=tuple(read_rows(folder / ROWS)),
         done=done,
-        sessions=tuple(read_rows(folder / SESSIONS)),
+        sessions=tuple(_sessions(folder / SESSIONS)),
     )
+
+
+def _sessions(path: Path) -> list[Row]:
+    sessions = read_rows(path)
+    for i, session in enumerate(sessions, 1):
+        if not isinstance(session.get("seconds"), (int, float)):
+            raise ValueError(f"{path} is damaged: line {i} has no seconds; delete that line, or the file.")
+    return sessions
 
 
 def is_done(folder: Path) -> bool:
@@ -206,14 +219,19 @@ def _claim(folder: Path, config: dict[str, Any]) -> None:
     for part in folder.glob(f"{PART}*"):
         part.unlink()
     path = folder / CONFIG
-    if not path.exists():
-        if (folder / ROWS).exists():
-            raise ValueError(
-                f"run folder {folder} has rows but no config.json that says whose they are; move it elsewhere."
-            )
+    if path.exists():
+        _check_owner(folder, config)
+    elif count_rows(folder):
+        raise ValueError(
+            f"run folder {folder} has rows but no config.json that says whose they are; move it elsewhere."
+        )
+    else:
         write_atomic(path, json.dumps(config, indent=1, sort_keys=True).encode() + b"\n")
-        return
-    theirs = _config(path)
+
+
+def _check_owner(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse a folder that holds another configuration."""
+    theirs = _config(folder / CONFIG)
     if theirs != config:
         name = next(n for n in sorted(config.keys() | theirs.keys()) if config.get(n) != theirs.get(n))
         raise ValueError(
@@ -223,10 +241,9 @@ def _claim(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); move the run's folder away and compute it again.") from None
+    config = parsed(path.read_bytes())
+    if config is None:
+        raise ValueError(f"{path} is damaged: it holds no configuration; move the run's folder away.")
     return config
 
 

@@ -16,6 +16,7 @@ __all__ = ["picture", "tables"]
 
 CAPTION = "Probe errors: equal-weight mean over groups; 95 % bootstrap interval over resamples and test examples."
 DOMAIN = "Errors of probes trained on the target domain: plain share of its test examples; 95 % bootstrap."
+EDGE = "l2*: the lowest held-out error lies at the edge of the penalties tried."
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -24,9 +25,10 @@ def tables(comparison: Comparison) -> list[Table]:
     n, interval = errors["worst group's n"], errors["worst group's 95 % interval"]
     worst = f"{errors['worst group']}, n = {n}, 95 %: {interval}"
     rows = [(name, errors[f"{name} error"], worst if name == "worst-group" else None) for name in AVERAGES]
+    caption = DOMAIN if _average(comparison) == "plain" else CAPTION
     return [
         Table(["average", "error", "group"], rows, "Test errors of the network, by four averages."),
-        table(map(_short, comparison.probes), caption=DOMAIN if _average(comparison) == "plain" else CAPTION),
+        table(map(_short, comparison.probes), caption=f"{caption} Probing set: {comparison.probing}. {EDGE}"),
     ]
 
 
@@ -61,7 +63,8 @@ def _average(comparison: Comparison) -> str:
 def _short(row: Row) -> Row:
     interval = f"{row['low']:.4f} to {row['high']:.4f}"
     if "plain probe error" in row:
-        return {"network": row["network"], "error": f"{row['plain probe error']:.4f}", "95 %": interval}
+        error = f"{row['plain probe error']:.4f}"
+        return {"network": row["network"], "error": error, "95 %": interval, "l2": _penalty(row)}
     return {
         "feature": row["feature"],
         "network": row["network"],
@@ -69,7 +72,13 @@ def _short(row: Row) -> Row:
         "95 %": interval,
         "worst group": f"{row['worst-group probe error']:.4f} {row['worst group']}",
         "n/group": row["n per group"],
+        "l2": _penalty(row),
     }
+
+
+def _penalty(row: Row) -> str:
+    """The penalty; a star where the lowest error lies at the edge of those tried."""
+    return f"{row['l2']:.2g}" + ("*" if "edge" in row["l2 tried"] else "")
 
 
 def _points(axes: Any, x: list[Any], y: list[tuple[float, float, float]], label: str, line: str = "none") -> None:

@@ -93,6 +93,8 @@ def rich_table(table: Table) -> rich.table.Table:
 def to_csv(table: Table) -> str:
     """A table as CSV in full precision; an estimate takes three columns: mean, standard error and n.
 
+    Text that a spreadsheet would run as a formula (it begins with =, +, - or @) is quoted by an apostrophe.
+
     Args:
         table: The table.
 
@@ -105,10 +107,14 @@ def to_csv(table: Table) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(
-        [h for c, w in zip(table.columns, wide, strict=True) for h in ((c, f"{c}_se", f"{c}_n")[: 3 if w else 1])]
+        [
+            _text(h)
+            for c, w in zip(table.columns, wide, strict=True)
+            for h in (c, f"{c}_se", f"{c}_n")[: 3 if w else 1]
+        ]
     )
     for row in table.rows:
-        writer.writerow([part for cell, w in zip(row, wide, strict=True) for part in _parts(cell, w)])
+        writer.writerow([_text(part) for cell, w in zip(row, wide, strict=True) for part in _parts(cell, w)])
     return file.getvalue()
 
 
@@ -132,6 +138,11 @@ def to_json(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _is_number(cell: Any) -> bool:
     return isinstance(cell, (int, float, Estimate)) and not isinstance(cell, bool)
+
+
+def _text(cell: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.lstrip().startswith(("=", "+", "-", "@")) else cell
 
 
 def _parts(cell: Any, wide: bool) -> list[Any]:

@@ -42,7 +42,7 @@ def grid(
     The first seed comes first, so that a sweep that is stopped early has a run of every setting.
 
     Args:
-        data: The data set.
+        data: The data set; one's own have the lists of Waterbirds.
         rules: Names of rules.
         seeds: Each setting is run with each.
         lr: Learning rates instead of the paper's.
@@ -58,9 +58,10 @@ def grid(
     References:
         Springer, Nagarajan, Raghunathan, ICLR 2024, appendices B and F.
     """
-    check_one_of("grid", data, GRIDS)
+    if "@" not in data:
+        check_one_of("grid", data, GRIDS)
     given = {"lr": lr, "rho": rho, "targets": targets}
-    lists = GRIDS[data] | {name: values for name, values in given.items() if values is not None}
+    lists = GRIDS.get(data, GROUPS) | {name: values for name, values in given.items() if values is not None}
     plain = {name: value for name, value in settings.items() if name != "rule_settings"}
     sides = [plain | {"rule": "sgd"}] if 0 in lists["rho"] else []
     sides += [settings | {"rule": rule, "rho": radius} for rule in rules for radius in lists["rho"] if radius]

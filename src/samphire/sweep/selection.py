@@ -16,20 +16,17 @@ from samphire.train.configs import Config
 __all__ = ["CRITERIA", "Choice", "select", "table"]
 
 
-def _probe(row: Row) -> float:
-    errors = row.get("probe_val") or {}
-    return estimate(errors.values()).mean
-
-
 CRITERIA: dict[str, Callable[[Row], float]] = {
     "val_error": lambda row: row.get("val_error", math.nan),
-    "probe": _probe,
+    "val_loss": lambda row: row.get("val_loss", math.nan),
+    "probe": lambda row: max((row.get("probe_val") or {}).values(), default=math.nan),
     "worst_group": lambda row: row.get("val_worst", math.nan),
 }
 """What settings are selected by, from a run's last row and never from test examples; the smallest is best.
 
-``val_error``: validation error, groups weighted as in training. ``probe``: mean over features of the probe error on
-held-out examples of the probing part. ``worst_group``: validation error of the worst group.
+``val_error``: validation error, groups weighted as in training. ``val_loss``: validation loss. ``probe``: probe error
+of the hardest feature on a tenth of the probing set that probes do not see. ``worst_group``: validation error of the
+worst group.
 """
 
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from samphire import records
 from samphire.records import Row
+from samphire.train.configs import Config
+from samphire.train.examples import check_same_examples
 
 __all__ = ["State", "Trial", "report_of", "trial_of", "trials"]
 
@@ -43,7 +45,7 @@ class Trial:
 
 
 def trials(out: str | os.PathLike[str], jobs: Iterable[Any]) -> list[Trial]:
-    """What is known of each job, at any time and also while others write.
+    """What is known of each job, at any time and also while others write; trained on other data, they are refused.
 
     Args:
         out: The folder of the runs.
@@ -51,7 +53,9 @@ def trials(out: str | os.PathLike[str], jobs: Iterable[Any]) -> list[Trial]:
     """
     if not Path(out).is_dir():
         raise FileNotFoundError(f"no folder of runs at {out}; check the path, or run the sweep first.")
-    return [trial_of(Path(out) / records.key(job), job) for job in jobs]
+    listed = [trial_of(Path(out) / records.key(job), job) for job in jobs]
+    check_same_examples((trial.folder, trial.config) for trial in listed if isinstance(trial.config, Config))
+    return listed
 
 
 def trial_of(folder: Path, job: Any) -> Trial:

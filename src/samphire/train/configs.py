@@ -21,22 +21,28 @@ from samphire.checks import (
     check_one_of,
     check_whole,
 )
+from samphire.data.parts import ProbeOn
 from samphire.models.loading import NETWORKS
 from samphire.optim import RULES
 from samphire.optim.requests import Rule, rho_of, with_rho
+from samphire.records import added
+from samphire.train.bases import BASES, check_base
 
 __all__ = ["DEFAULTS", "METHODS", "Config", "Method", "Settings", "appendix_b", "parse", "value_of"]
 
 Settings = tuple[tuple[str, Any], ...]
-Method = Literal["erm", "reweight", "group_dro", "jtt", "dfr"]
+Method = Literal["erm", "reweight", "group_dro", "jtt", "useful", "spectral_decoupling", "swa", "dfr"]
 METHODS: dict[str, dict[str, Any]] = {
     "erm": {},
     "reweight": {},
     "group_dro": {"eta": 0.01, "adjustment": 0.0},
     "jtt": {"epochs": 1, "times": 50},
+    "useful": {"epochs": 1, "times": 2},
+    "spectral_decoupling": {"lam": 0.01},
+    "swa": {"epochs": 5},
     "dfr": {"resamples": 20},
 }
-"""What training may do about groups, with its settings and their defaults."""
+"""What training may do beside the rule, mostly about groups, with its settings and their defaults."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,8 @@ class Config:
     Runs with equal seeds are paired: they share initial weights, order of the batches and crops, whatever the rule.
 
     Args:
-        data: A name of :func:`samphire.data.load` with a validation part.
+        data: A name of :func:`samphire.data.load` with a validation part, or, for data of one's own, the name that
+            :func:`samphire.data.open` gave them, such as ``birds@3f2a9c01``.
         model: A name for :func:`samphire.models.load`.
         weights: What training starts from, as there; ``None`` for fresh weights.
         rule: ``"sgd"``, or a rule of ``samphire.optim.RULES``. ``"lsam"`` runs its body once (one-pass), except
@@ -54,25 +61,36 @@ class Config:
         rho: The rule's radius; ``None`` for its default. 0 and ``"sgd"`` are the same.
         rule_settings: The rule's other settings, by name.
         method: ``"erm"``: all examples alike. ``"reweight"``: every group equally often. ``"group_dro"``: the same,
-            and :class:`samphire.baselines.GroupDRO`. ``"jtt"``: just train twice. ``"dfr"``: ``"erm"``,
-            then the last layer retrained on the probing part or, for sets with domains, the validation part.
+            and :class:`samphire.baselines.GroupDRO`. ``"jtt"``: just train twice. ``"useful"``: likewise, with the
+            slowly learned part of each class repeated. ``"spectral_decoupling"``: a penalty on the logits.
+            ``"swa"``: in the end the mean of the last epochs' weights; take a constant schedule. ``"dfr"``:
+            ``"erm"``, then the last layer retrained on the probing part or, for sets with domains, the validation
+            part.
         method_settings: ``eta`` and ``adjustment`` of GroupDRO; ``epochs`` (of the first training) and ``times`` of
-            JTT; ``resamples`` of DFR.
+            JTT and USEFUL; ``lam`` of spectral decoupling; ``epochs`` (that are averaged) of SWA; ``resamples`` of
+            DFR.
         epochs: Passes over the training part.
         batch: Examples per step, over all ranks.
         lr: Learning rate at the start.
         schedule: ``"cosine"``, step by step to zero, or ``"constant"``.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
+        momentum: Of the base ``"sgd"``.
+        weight_decay: Of the base: added to the gradient by SGD and Adam, applied to the weights by the others.
         size: Side of the network's images, for sets of image files.
         augment: Random crops and flips, for these.
         target: Domain to transfer to, for sets with domains.
         examples: How many of the training part to train on, chosen within groups; ``None`` for all.
         probe_at: Epochs after which features are probed; the end always is.
-        resamples: Balanced samples that probes are trained on; 0 for no probes.
+        probe_on: What probes are trained on: ``"train"``, the training images (those of dominoes paired anew: the
+            paper's way), or ``"val"``, images the network never saw. Sets with domains are probed on the target.
+        resamples: Balanced halves that choose the probes' penalty and, where groups differ in size, balanced samples
+            that they are trained on; 0 for no probes.
         keep: Epochs after which the weights are kept, as ``epoch-<n>.pt``; 0 for before training.
         perturbation: Under torchrun: ``"global"``, of the whole batch, or ``"local"``, each rank its own.
         seed: Of everything random except the data set's own splits.
+        base: The optimizer under the rule: ``"sgd"``, ``"adam"``, ``"adamw"`` or ``"muon"`` (weight matrices by
+            Muon, the rest by AdamW).
+        base_settings: ``nesterov`` of SGD; ``betas`` and ``eps`` of Adam and AdamW; these and ``momentum``,
+            ``nesterov``, ``ns_steps`` of Muon.
 
     Example:
         >>> appendix_b("waterbirds", rule="sam", rho=0.05).batch
@@ -102,15 +120,19 @@ class Config:
     target: str | None = None
     examples: Count | None = None
     probe_at: tuple[int, ...] = ()
+    probe_on: ProbeOn = added("val")
     resamples: Whole = 20
     keep: tuple[int, ...] = ()
     perturbation: Literal["global", "local"] = "global"
     seed: Whole = 0
+    base: Literal["sgd", "adam", "adamw", "muon"] = added("sgd")
+    base_settings: Settings = added(())
 
     def __post_init__(self) -> None:
-        check_one_of("data set", self.data, DEFAULTS)
+        _check_data(self.data)
         check_one_of("rule", self.rule, ("sgd", *RULES))
         check_one_of("method", self.method, METHODS)
+        check_one_of("base", self.base, BASES)
         if not isinstance(self.model, str) or ":" not in self.model:
             check_one_of("network", self.model, NETWORKS)
         check_fields(self)
@@ -120,6 +142,7 @@ class Config:
         self._check_target()
         self._check_method()
         self._check_rule()
+        self._check_base()
 
     def _check_target(self) -> None:
         if (self.target is None) == self._has_domains:
@@ -135,6 +158,8 @@ class Config:
                 raise ValueError(f"{self.method} has no setting {name!r}; its settings: {_listed(known)}.")
             whole = isinstance(known[name], int)
             check_number(f"method.{name}", value, Range(least=1 if whole else 0, whole=whole))
+        if self.method == "swa":
+            check_whole("method.epochs of swa", self.method_setting("epochs"), most=self.epochs)
 
     def _check_rule(self) -> None:
         if self.rule == "sgd":
@@ -155,9 +180,21 @@ class Config:
         if self.rule == "imb_sam" and not rule.tail:
             raise ValueError("imb_sam perturbs for rare classes, got none; name them, as in rule.tail=1.")
 
+    def _check_base(self) -> None:
+        check_base(self.base, dict(self.base_settings))
+        if self.base != "sgd" and self.momentum != Config.momentum:
+            raise ValueError(
+                f"momentum is SGD's, got {self.momentum:g} for {self.base}; write base.betas= or base.momentum=."
+            )
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Fields that do not count in this run's key: without probes, how to probe."""
+        return () if self.resamples else ("probe_on",)
+
     @property
     def _has_domains(self) -> bool:
-        return DEFAULTS[self.data] is DOMAINS
+        return DEFAULTS.get(self.data) is DOMAINS
 
     @property
     def radius(self) -> float:
@@ -187,7 +224,10 @@ class Config:
         return {**METHODS[self.method], **dict(self.method_settings)}[name]
 
 
-DOMINOES: dict[str, Any] = {"model": "small_cnn", "epochs": 20, "batch": 100, "lr": 0.05, "weight_decay": 0.0}
+DOMINOES: dict[str, Any] = {
+    "model": "small_cnn", "epochs": 20, "batch": 100, "lr": 0.05, "weight_decay": 0.0, "probe_on": "train",
+    "resamples": 5,
+}  # fmt: skip
 FACES: dict[str, Any] = {
     "model": "resnet18", "weights": "imagenet", "epochs": 20, "batch": 128, "lr": 0.001, "weight_decay": 1e-4,
     "size": 64,
@@ -203,10 +243,17 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "vlcs": DOMAINS,
     "officehome": DOMAINS,
 }
+OWN: dict[str, Any] = BIRDS | {"epochs": 20}  # for data of one's own
+
+
+def _check_data(name: object) -> None:
+    """Refuse a name that is neither built in nor that of opened data."""
+    if not (isinstance(name, str) and "@" in name):
+        check_one_of("data set", name, DEFAULTS)
 
 
 def appendix_b(data: str, **settings: Any) -> Config:
-    """The paper's settings for a data set, with some of them changed.
+    """The paper's settings for a data set, with some of them changed; own data have those of Waterbirds, 20 epochs.
 
     Args:
         data: The data set.
@@ -225,14 +272,14 @@ def appendix_b(data: str, **settings: Any) -> Config:
         augmentation of the sets with domains are not printed: we take those of Waterbirds, at 224 pixels and for
         20 epochs.
     """
-    check_one_of("data set", data, DEFAULTS)
-    return Config(data, **{**DEFAULTS[data], **settings})
+    _check_data(data)
+    return Config(data, **{**DEFAULTS.get(data, OWN), **settings})
 
 
 def parse(data: str, given: Iterable[str]) -> Config:
     """A configuration from ``key=value`` words, on top of :func:`appendix_b`.
 
-    Settings of the rule and of the method are written with a dot.
+    Settings of the rule, of the method and of the base are written with a dot.
 
     Args:
         data: The data set.
@@ -247,8 +294,8 @@ def parse(data: str, given: Iterable[str]) -> Config:
         ValueError: settings are written key=value, got 'rho:0.1'; write for instance lr=0.01.
     """
     values: dict[str, Any] = {}
-    inner: dict[str, list[tuple[str, Any]]] = {"rule": [], "method": []}
-    known = [f.name for f in fields(Config) if f.name not in ("data", "rule_settings", "method_settings")]
+    inner: dict[str, list[tuple[str, Any]]] = {"rule": [], "method": [], "base": []}
+    known = [f.name for f in fields(Config) if f.name != "data" and not f.name.endswith("_settings")]
     for word in given:
         key, equals, text = word.partition("=")
         if not equals:

@@ -13,6 +13,8 @@ from torch import distributed as dist
 
 T = TypeVar("T")
 
+__all__ = ["Ranks", "joined"]
+
 
 @dataclass(frozen=True)
 class Ranks:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,14 @@ import torch
 
 from samphire import records
 from samphire.data.parts import load_parts
+from samphire.data.split import Split
 from samphire.progress import Progress, silent
 from samphire.records import Row
+from samphire.train import checkpoints
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks, joined
+from samphire.train.examples import check_examples, note_examples, splits_of
+from samphire.train.judging import ProbeSettings, check_judgeable
 from samphire.train.methods import first_training, positions, retrain_head
 from samphire.train.trained import TrainedRun
 from samphire.train.training import Training
@@ -31,9 +35,10 @@ __all__ = ["Log", "fit"]
 
 def fit(
     config: Config,
-    root: str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
+    out: str | os.PathLike[str] = "runs",
     *,
+    parts: Any = None,
     cache: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
     progress: Progress = silent,
@@ -50,18 +55,22 @@ def fit(
     errors on the validation part, by four averages (``val_error`` is weighted by the groups' sizes in training,
     ``val_plain``, ``val_equal``, ``val_worst``) and by group; ``lr`` and ``rho`` at the epoch's end; ``seconds`` of
     training alone. After the epochs of ``probe_at`` and the last one it also has the same for the test part, and the
-    features' probe errors: ``probe``, with 95 % intervals in ``probe_low`` and ``probe_high``, and ``probe_val``, to
-    select by, from probes that are trained on one half of the probing part and tested on the other. After DFR the
-    validation errors are those of a head retrained on one half and tested on the other, because the final head is
-    trained on all of it.
+    features' probe errors, see :func:`samphire.train.judging.probe_features`. After DFR the validation errors are
+    those of a head retrained on one half and tested on the other, because the final head is trained on all of it.
 
-    Under torchrun the batch is shared among the processes. BatchNorm then uses the statistics of each share, and the
-    first process's running statistics are stored.
+    BatchNorm's running statistics are those of the weights they are stored with: before a network is judged, probed
+    or kept, they are taken anew from ten training batches. Weights kept before training have those they came with.
+
+    The folder records a fingerprint of the examples; a run that was trained on others is refused.
+
+    Under torchrun the batch is shared among the processes. In training, BatchNorm then uses the statistics of each share.
 
     Args:
         config: What to run.
-        root: The folder of the data set, or the one above it.
+        root: The folder of a built-in data set, or the one above it.
         out: The folder of all runs; this one's is named by the key of its configuration.
+        parts: Data of one's own instead: what :func:`samphire.data.open` gave (then ``config.data`` is its name) or
+            takes, or a :class:`samphire.data.Split` by part.
         cache: For decoded images; the user's cache by default.
         device: Where to compute; a GPU if there is one.
         progress: Called with what is done, the steps done and the steps to do.
@@ -69,46 +78,60 @@ def fit(
             ``samphire.integrations.trackers``.
     """
     with joined(device) as ranks:
+        splits = splits_of(config.data, root, config.target, parts)
         return _fit(
-            config, root, out, cache, ranks, progress if ranks.first else silent, log if ranks.first else None
+            config, splits, out, cache, ranks, progress if ranks.first else silent, log if ranks.first else None
         )
 
 
 def _fit(
-    config: Config, root: Any, out: Any, cache: Any, ranks: Ranks, progress: Progress, log: Log | None
+    config: Config,
+    splits: Mapping[str, Split],
+    out: Any,
+    cache: Any,
+    ranks: Ranks,
+    progress: Progress,
+    log: Log | None,
 ) -> TrainedRun:
     first = first_training(config)
-    before = None if first is None else _fit(first, root, out, cache, ranks, progress, log)
+    before = None if first is None else _fit(first, splits, out, cache, ranks, progress, log)
     with _opened(out, config, ranks) as run, _shown(run, config, log):
+        if ranks.first:
+            (check_examples if run.done else note_examples)(run.folder, config.data, splits)
         if before is not None and before.stopped:
             if ranks.first and not run.rows:
                 why = f"the training that {config.method} builds on ended early: {before.stopped}"
                 run.append(before.rows[-1] | {"stopped": why})
         elif not ranks.from_first(run.done):
-            chosen: Any = {name: getattr(config, name) for name in ("size", "target", "augment", "examples")}
-            parts = load_parts(config.data, root, cache=cache, progress=progress, **chosen)
+            chosen: Any = {name: getattr(config, name) for name in ("size", "augment", "examples", "probe_on")}
+            parts = load_parts(config.data, splits=splits, cache=cache, progress=progress, **chosen)
+            if "@" in config.data:  # own data may have groups of few examples, or none
+                check_judgeable(parts, ProbeSettings(config.resamples) if config.resamples else None)
             if config.method != "dfr":
                 visits = positions(config, before, parts, ranks.device)
-                _train(Training(config, parts, ranks, visits), run, progress)
+                _train(partial(Training, config, parts, ranks, visits), run, progress)
             elif ranks.first and before is not None and not run.rows:
                 net, row = retrain_head(config, before, parts, ranks.device)
-                _store(run.folder / "model.pt", net.state_dict())
+                checkpoints.store(run.folder / "model.pt", net.state_dict())
                 records.write_atomic(run.folder / "input.json", (before.folder / "input.json").read_bytes())
                 run.append(row)
         return TrainedRun(config, run.folder, tuple(ranks.from_first(run.rows)))
 
 
-def _train(training: Training, run: records.Run, progress: Progress) -> None:
+def _train(begin: Callable[[], Training], run: records.Run, progress: Progress) -> None:
     """The epochs that are missing; the first process writes."""
+    training = begin()
     config, ranks = training.config, training.ranks
     state, final = run.folder / "state.pt", run.folder / "model.pt"
     if ranks.from_first(final.exists()):  # killed between the end of training and the mark that it is done
         if ranks.first:
             state.unlink(missing_ok=True)
         return
-    training.load(ranks.from_first(torch.load(state, map_location="cpu") if ranks.first and state.exists() else None))
+    stored = ranks.from_first(checkpoints.read(state) if ranks.first else None)
+    if stored is not None and not training.resume(stored, state):
+        training = begin()
     if ranks.first:
-        _catch_up(run, training.rows)
+        _append_new(run, training.rows)
         records.write_atomic(run.folder / "input.json", json.dumps(training.scale()).encode())
         if training.done == 0:
             _keep(training, run)
@@ -121,28 +144,22 @@ def _train(training: Training, run: records.Run, progress: Progress) -> None:
         checkpoint = training.state()
         if ranks.first:
             _keep(training, run)  # before the state: a kill between the two must not lose them
-            _store(state, checkpoint)
-            run.append(row)
+            checkpoints.store(state, checkpoint)
+            _append_new(run, training.rows)
     if ranks.first and not training.stopped:
-        _store(final, training.net.state_dict())
+        checkpoints.store(final, training.net.state_dict())
         state.unlink()
 
 
-def _catch_up(run: records.Run, rows: list[Row]) -> None:
-    """Write the row that a kill between the checkpoint and its row has left out."""
+def _append_new(run: records.Run, rows: list[Row]) -> None:
+    """Write the rows that the file lacks: after a kill it may have one less, after a lost checkpoint more."""
     for row in rows[len(run.rows) :]:
         run.append(row)
 
 
 def _keep(training: Training, run: records.Run) -> None:
     if training.done in training.config.keep:
-        _store(run.folder / f"epoch-{training.done}.pt", training.net.state_dict())
-
-
-def _store(path: Path, state: Any) -> None:
-    file = io.BytesIO()
-    torch.save(state, file)
-    records.write_atomic(path, file.getvalue())
+        checkpoints.store(run.folder / f"epoch-{training.done}.pt", training.net.state_dict())
 
 
 @contextmanager

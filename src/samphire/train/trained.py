@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from torch import nn
 
 from samphire import models
 from samphire.models.layers import Normalize
+from samphire.models.weights import fill, read
 from samphire.records import Row
+from samphire.records.files import parsed
 from samphire.train.configs import Config
 
 __all__ = ["TrainedRun", "load_network", "load_weights"]
@@ -49,22 +51,41 @@ def load_network(folder: str | os.PathLike[str], weights: str = "model.pt") -> n
     for name in ("config.json", weights):
         if not (folder / name).exists():
             raise FileNotFoundError(f"run {folder} has no {name}; it is not finished, or its training stopped.")
-    config = json.loads((folder / "config.json").read_text())
-    classes = json.loads((folder / "input.json").read_text())["classes"]
-    return load_weights(config["model"], classes, folder / weights).eval()
+    config, scale = _parsed(folder / "config.json", "model"), _parsed(folder / "input.json", "mean", "std", "classes")
+    return load_weights(config["model"], scale["classes"], folder / weights).eval()
 
 
 def load_weights(spec: str, classes: int, weights: Path) -> nn.Module:
-    """A network with the weights of a file and, where ``input.json`` lies beside it, its scale of inputs.
+    """A network with all weights of a file and, where ``input.json`` lies beside it, its scale of inputs.
 
     Args:
         spec: The network's name, see :func:`samphire.models.load`.
         classes: Its outputs.
         weights: The file.
     """
-    net: Any = models.load(spec, classes, weights)
+    net: Any = models.load(spec, classes)
+    net.note = fill(net, read(weights), classes, spec, weights.name, other_classes=False)
     beside = weights.with_name("input.json")
     if beside.exists():
-        scale = json.loads(beside.read_text())
+        scale = _parsed(beside, "mean", "std")
         net.normalize = Normalize(tuple(scale["mean"]), tuple(scale["std"]))
     return net
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "classes": lambda value: type(value) is int and value > 0,
+    "model": lambda value: isinstance(value, str),
+    "mean": lambda value: isinstance(value, list) and all(isinstance(x, (int, float)) for x in value),
+    "std": lambda value: isinstance(value, list) and all(isinstance(x, (int, float)) and x for x in value),
+}
+
+
+def _parsed(path: Path, *names: str) -> Row:
+    """A file of a run, with these entries as they must be."""
+    content = parsed(path.read_bytes()) or {}
+    for name in names:
+        if not _KINDS[name](content.get(name)):
+            raise ValueError(
+                f"{path} is damaged: its {name} is {content.get(name)!r}; train again, or restore it from a copy."
+            )
+    return content

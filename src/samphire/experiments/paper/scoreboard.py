@@ -255,8 +255,8 @@ SCOREBOARD = Experiment(
         "seeds (even and odd), so that no seed is judged by a choice it took part in; with few strengths, a rule may "
         "have a better one that was not tried.",
         "Cost is in passes of forward and backward a step; what a step takes on a clock is in benchmarks/rules.py. "
-        "lsam counts 1: its two passes share the body (equation 5), and samphire.split takes them at the cost of "
-        "SGD.",
+        "lsam counts 1: its two passes share the body (equation 5), and samphire.last_layer takes them at the cost "
+        "of SGD.",
         "ae_sam branches on each run's own gradient, so its runs are trained one by one; all others as one batch.",
         "imb_sam takes one of the two classes, which are equally frequent here, for the rare one.",
         "The quick scale has batches of 25 at five times the learning rate (see figure 11) and 25 epochs. It was "

@@ -20,20 +20,17 @@ The analysis, written down before the runs that it judges:
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from dataclasses import replace
 from typing import Any
-
-from scipy.stats import page_trend_test
 
 from samphire import report
 from samphire.experiments.claims import lower_claim
 from samphire.experiments.paper import tuning
-from samphire.experiments.paper.tuning import ALGORITHMS, Blocks, Tuning, by_difficulty, once, spread, title_of
-from samphire.experiments.rows import Row, by
-from samphire.statistics import by_p, paired
+from samphire.experiments.paper.tuning import ALGORITHMS, Blocks, Tuning, by_difficulty, chosen_by, place_of, spread
+from samphire.experiments.rows import Row
+from samphire.statistics import LEVEL, Difference, holm, lower, paired
 
 __all__ = ["TABLE1"]
 
@@ -55,160 +52,160 @@ PAPER = {
         "sam": ("0.0 ± 0.02", "0.3 ± 0.10", "10.5 ± 0.36"),
     },
 }
-CHOSEN_BY = ("val_error", "probe")  # the paper does not say
 MEASURES = ("test error", "easy feature's probe error", "hard feature's probe error")
-LITE = {"model": "efficientnet_lite0", "examples": 1600, "epochs": 5, "batch": 32}
+PRIMARY = ("probe", MEASURES[2])  # how settings are chosen, and what is judged
+SEEDS = {"cifar-mnist": range(10, 18), "fmnist-mnist": range(10, 15), "waterbirds": range(10, 13)}
+FIXED = {"cifar-mnist": (0.01, 0.2)}
+LITE = {"model": "efficientnet_lite0", "epochs": 8, "batch": 32}
 
 
 def _short(data: str, **settings: Any) -> Tuning:
-    return Tuning(data, (0.05,), (0.0, 0.1), seeds=2, settings=tuple(settings.items()))
+    return Tuning(data, (0.05,), (0.0, 0.1), seeds=(10, 11), settings=tuple(settings.items()))
 
 
-def measured(row: Row, side: str) -> list[Row]:
-    """Test error and probe errors of easy and hard feature in %, of each seed."""
+def _judged(data: str, block: Tuning) -> Tuning:
+    """A block with the seeds and the setting fixed beforehand, as the analysis has them."""
+    return replace(block, seeds=tuple(SEEDS.get(data, tuning.FRESH)), fixed=FIXED.get(data))
+
+
+def measured(row: Row, by: str, side: str) -> list[Row]:
+    """Test error and probe errors of easy and hard feature in %, of each judged seed."""
     easy, hard = by_difficulty(row)
     reads = (lambda r: r["test_error"], lambda r: r["probe"][easy], lambda r: r["probe"][hard])
     columns = {name: lambda run, read=read: 100 * read(run) for name, read in zip(MEASURES, reads, strict=True)}
-    return tuning.runs_of(row, side, columns)
+    return tuning.runs_of(row, by, side, columns)
+
+
+def difference(row: Row, by: str, side: str, measure: str) -> Difference:
+    """An algorithm's measure minus SGD's, in pairs of seeds, at settings chosen in the same way."""
+    return paired(measured(row, by, "sgd"), measured(row, by, side), measure)
 
 
 def tables(rows: Sequence[Row]) -> list[report.Table]:
-    """Ours beside the paper's, every criterion's choice, and the ends of the grid at each learning rate."""
+    """Ours beside the paper's, the differences, and every criterion's choice."""
     lines = [line for row in rows for line in _lines(row)] + tuning.missing(rows, PAPER, "data")
     caption = (
-        "Errors in %, mean ± standard deviation (n - 1) over seeds. Test error: groups weighted as in training. "
-        "Probe errors: equal-weight mean over groups. Easy and hard: by SGD's probe errors."
+        "Errors in %, mean ± standard deviation (n - 1) over seeds that had no part in the choice. Test error: "
+        "groups weighted as in training. Probe errors: equal-weight mean over groups. Easy and hard: by SGD's probe "
+        f"errors. Probing sets. {'. '.join(map(tuning.probing_of, rows))}."
     )
-    return [report.table(lines, caption=caption), tuning.criteria_table(rows), _ends_table(rows)]
+    return [report.table(lines, caption=caption), _differences(rows), tuning.criteria_table(rows)]
 
 
 def _lines(row: Row) -> list[dict[str, Any]]:
     easy, hard = by_difficulty(row)
     lines = []
-    for side, chosen in row["sides"].items():
-        paper, runs = PAPER[row["data"]].get(side, ("–",) * 3), measured(row, side)
-        lines.append(
-            {"data": f"{title_of(row)} (easy {easy}, hard {hard})", "algorithm": ALGORITHMS[side]}
-            | {"lr": chosen["lr"], "rho": chosen["rho"], "settings tried": chosen["settings"]}
-            | {name: spread(run[name] for run in runs) for name in MEASURES}
-            | {f"paper: {name.split()[0]}": text for name, text in zip(MEASURES, paper, strict=True)}
-        )
+    for by, settings in tuning.settings_of(row).items():
+        for side, chosen in settings.items():
+            paper, runs = PAPER[row["data"]].get(side, ("–",) * 3), measured(row, by, side)
+            lines.append(
+                {"data": f"{place_of(row)} (easy {easy}, hard {hard})", "settings": chosen_by(row, by)}
+                | {"algorithm": ALGORITHMS[side], "lr": chosen["lr"], "rho": chosen["rho"]}
+                | {"settings tried": chosen["settings"]}
+                | {name: spread(run[name] for run in runs) for name in MEASURES}
+                | {"penalties of the hard feature": _penalties(row, by, side, hard)}
+                | {f"paper: {name.split()[0]}": text for name, text in zip(MEASURES, paper, strict=True)}
+            )
     return lines
 
 
-def claims(rows: Sequence[Row]) -> list[report.Claim]:
-    """SAM, and one-pass LSAM, against SGD: each measure on each data set, paired over seeds; and over the grid."""
-    chosen = [claim for row in rows for side in ("sam", "lsam") for claim in _lower(row, side)]
-    sides = [(row, side) for row in once(rows) for side in ("sam", "lsam")]
-    return [*chosen, *(claim for row, side in sides for claim in (*_trend(row, side), *_ends(row, side)))]
+def _penalties(row: Row, by: str, side: str, feature: str) -> str:
+    """The range of the chosen penalties, and how many of them stayed at an edge of those tried."""
+    setting = tuning.settings_of(row)[by][side]
+    same = [run for run in row["repeats"] if run["rule"] == side and run["lr"] == setting["lr"]]
+    runs = [run for run in same if run["rho"] == setting["rho"] and feature in run.get("probe_l2", {})]
+    if not runs:
+        return "–"
+    chosen = sorted(run["probe_l2"][feature] for run in runs)
+    edge = sum("edge" in run["probe_l2_tried"][feature] for run in runs)
+    ends = f"{chosen[0]:.2g}" if chosen[0] == chosen[-1] else f"{chosen[0]:.2g} to {chosen[-1]:.2g}"
+    return ends + (f", {edge} at an edge" if edge else "")
 
 
-def _lower(row: Row, side: str) -> list[report.Claim]:
-    """Each measure at the chosen settings."""
-    if side not in row["sides"]:
-        return []
-    sgd, ours, paper = measured(row, "sgd"), measured(row, side), PAPER[row["data"]]
-    return [
-        lower_claim(
-            f"{title_of(row)}: the {measure} after {ALGORITHMS[side]} is lower than after SGD.",
-            before=sgd,
-            after=ours,
-            column=measure,
-            says=f"{paper['sgd'][i]} to {paper[side][i]} %" if side in paper else "not tried",
-        )
-        for i, measure in enumerate(MEASURES)
-    ]
-
-
-def _trend(row: Row, side: str) -> list[report.Claim]:
-    """Whether the hard feature's error falls with the radius at equal learning rate, by Page's test over the grid."""
-    _, hard = by_difficulty(row)
-    runs = [run for run in row["grid"] if run["rule"] in ("sgd", side) and "probe" in run]
-    error = {(run["lr"], run["rho"]): 100 * run["probe"][hard] for run in runs}
-    rates, radii = sorted({lr for lr, _ in error}), sorted({rho for _, rho in error})
-    grid = [[error[lr, rho] for rho in radii] for lr in rates if all((lr, rho) in error for rho in radii)]
-    if len(grid) < 2 or len(radii) < 3:
-        return []
-    rises, falls = (float(page_trend_test([line[::turn] for line in grid]).pvalue) for turn in (1, -1))
-    p = min(1.0, 2 * min(rises, falls))
-    without, largest = (fmean(line[at] for line in grid) for at in (0, -1))
-    shape = f"{len(radii)} radii, {len(grid)} learning rates, one seed"
-    return [
-        report.Claim(
-            f"{row['data']}: at equal learning rate the hard feature's probe error falls with the radius of "
-            f"{ALGORITHMS[side]}.",
-            by_p(rises - falls, p),
-            f"{without:.1f} % without to {largest:.1f} % at the largest, {shape}; p = {p:.2g}",
-            "not stated",
-            "Page's test for an ordered trend, two-sided; every learning rate ranks its radii.",
-        )
-    ]
-
-
-def _ends(row: Row, side: str) -> list[report.Claim]:
-    """Whether seeds that are not in the grid show the trend: SGD against the largest radius, in pairs."""
-    ends, rates = by(_at_ends(row, row["repeats"]), "rule"), {run["lr"] for run in row["grid"]}
-    sgd, ours = (_whole_seeds(ends.get(rule, []), rates) for rule in ("sgd", side))
-    if len(rates) < 2 or not ours:
-        return []
-    text = (
-        f"{row['data']}: in other seeds than the grid's the hard feature's probe error, mean over learning rates, is "
-        f"lower after {ALGORITHMS[side]} with the largest radius than after SGD."
-    )
-    return [lower_claim(text, sgd, ours, "error", says="not stated")]
-
-
-def _whole_seeds(runs: list[Row], rates: set[float]) -> list[Row]:
-    """The mean over learning rates of each seed that has them all."""
-    seeds = by(runs, "seed")
-    whole = {seed: group for seed, group in seeds.items() if {run["lr"] for run in group} == rates}
-    return [{"seed": seed, "error": fmean(run["error"] for run in group)} for seed, group in whole.items()]
-
-
-def _at_ends(row: Row, runs: Sequence[Row]) -> list[Row]:
-    """The hard feature's errors in % without a radius and with the largest; nan where training stopped early."""
-    _, hard = by_difficulty(row)
-    ends = (0.0, max(run["rho"] for run in row["grid"]))
-    return [
-        {name: run[name] for name in ("rule", "lr", "seed")}
-        | {"error": 100 * run["probe"][hard] if "probe" in run else math.nan}
-        for run in runs
-        if run["rho"] in ends
-    ]
-
-
-def _ends_table(rows: Sequence[Row]) -> report.Table:
+def _differences(rows: Sequence[Row]) -> report.Table:
     lines = []
-    for row in once(rows):
-        runs = by(_at_ends(row, [*row["grid"], *row["repeats"]]), "rule", "lr")
-        for lr, side in itertools.product(sorted({lr for _, lr in runs}), ("sam", "lsam")):
-            sgd, ours = (runs.get((rule, lr), []) for rule in ("sgd", side))
-            lines.append(
-                {"data": row["data"], "algorithm": ALGORITHMS[side], "lr": lr}
-                | {"SGD": spread(run["error"] for run in sgd)}
-                | {"with the largest radius": spread(run["error"] for run in ours)}
-                | {"difference": paired(sgd, ours, "error").estimate}
-            )
+    for row in rows:
+        for by in tuning.settings_of(row):
+            for side in ("sam", "lsam"):
+                for measure in MEASURES:
+                    lines.append(_difference_line(rows, row, by, side, measure))
     caption = (
-        "The hard feature's probe error in % at equal learning rate, mean ± standard deviation (n - 1) over all "
-        "seeds; differences are of pairs, ± standard error."
+        "Differences from SGD in points, over pairs of seeds: mean, standard error, 95 % interval of Student's t, p. "
+        "The primary outcome's p is corrected over data sets (Holm)."
     )
     return report.table(lines, caption=caption)
 
 
+def _difference_line(rows: Sequence[Row], row: Row, by: str, side: str, measure: str) -> dict[str, Any]:
+    gap = difference(row, by, side, measure)
+    low, high = gap.interval
+    return {
+        "data": place_of(row),
+        "settings": chosen_by(row, by),
+        "algorithm": ALGORITHMS[side],
+        "measure": measure,
+        "difference": gap.estimate,
+        "95 %": f"{low:.2f} to {high:.2f}" if math.isfinite(low) else "–",
+        "p": f"{gap.p:.2g}" if math.isfinite(gap.p) else "–",
+        "p, corrected": f"{_corrected(rows, row, side):.2g}" if (by, measure) == PRIMARY else "–",
+        "verdict": _verdict(rows, row, by, side, measure),
+    }
+
+
+def _corrected(rows: Sequence[Row], row: Row, side: str) -> float:
+    """The p-value of the primary outcome, corrected over data sets."""
+    by, measure = PRIMARY
+    return holm([difference(other, by, side, measure).p for other in rows])[rows.index(row)]
+
+
+def _verdict(rows: Sequence[Row], row: Row, by: str, side: str, measure: str) -> Any:
+    """That of the interval; the primary outcome's must also hold after correction."""
+    verdict = lower(difference(row, by, side, measure))
+    return "open" if (by, measure) == PRIMARY and not _corrected(rows, row, side) < 1 - LEVEL else verdict
+
+
+def claims(rows: Sequence[Row]) -> list[report.Claim]:
+    """SAM, and one-pass LSAM, against SGD: each measure on each data set, paired over seeds."""
+    return [
+        _lower(rows, row, by, side, measure)
+        for row in rows
+        for by in tuning.settings_of(row)
+        for side in ("sam", "lsam")
+        for measure in reversed(MEASURES)
+    ]
+
+
+def _lower(rows: Sequence[Row], row: Row, by: str, side: str, measure: str) -> report.Claim:
+    paper, primary = PAPER[row["data"]], (by, measure) == PRIMARY
+    low, high = difference(row, by, side, measure).interval
+    i = MEASURES.index(measure)
+    claim = lower_claim(
+        f"{tuning.title_of(row, by)}: the {measure} after {ALGORITHMS[side]} is lower than after SGD"
+        + (" (primary outcome)." if primary else "."),
+        before=measured(row, by, "sgd"),
+        after=measured(row, by, side),
+        column=measure,
+        says=f"{paper['sgd'][i]} to {paper[side][i]} %" if side in paper else "not tried",
+        ours=f"95 %: {low:.2f} to {high:.2f} points" if math.isfinite(low) else "",
+        detail=f"Holm's p over data sets: {_corrected(rows, row, side):.2g}." if primary else "",
+    )
+    return replace(claim, verdict=_verdict(rows, row, by, side, measure))
+
+
 def plots(rows: Sequence[Row]) -> list[Any]:
-    """Probe errors of the chosen settings with the paper's; the hard feature's over the whole grid."""
+    """Probe errors of the judged settings with the paper's; the hard feature's over the whole grid."""
     return [_chosen(rows), _grid(rows)]
 
 
 def _chosen(rows: Sequence[Row]) -> Any:
-    with report.figure(1, len(rows), size=(3.4 * len(rows) + 0.6, 3.2), squeeze=False) as (figure, (panels,)):
-        for axes, row in zip(panels, rows, strict=True):
+    blocks = [(row, by) for row in rows for by in tuning.settings_of(row)]
+    with report.figure(1, len(blocks), size=(3.4 * len(blocks) + 0.6, 3.2), squeeze=False) as (figure, (panels,)):
+        for axes, (row, by) in zip(panels, blocks, strict=True):
             for i, side in enumerate(ALGORITHMS):
-                _dots(axes, 0.22 * (i - 1), row, side, report.PALETTE[i])
+                _dots(axes, 0.22 * (i - 1), row, by, side, report.PALETTE[i])
             easy, hard = by_difficulty(row)
             axes.set(
-                title=title_of(row).replace(", ", ",\n", 1),
+                title=tuning.title_of(row, by).replace(", ", ",\n", 1),
                 xticks=(0, 1),
                 xticklabels=(f"easy: {easy}", f"hard: {hard}"),
             )
@@ -218,9 +215,9 @@ def _chosen(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def _dots(axes: Any, shift: float, row: Row, side: str, color: str) -> None:
+def _dots(axes: Any, shift: float, row: Row, by: str, side: str, color: str) -> None:
     """The two probe errors of each seed and, a little to the right, the paper's."""
-    runs, paper = measured(row, side), PAPER[row["data"]].get(side, ())[1:]
+    runs, paper = measured(row, by, side), PAPER[row["data"]].get(side, ())[1:]
     for at, name in enumerate(MEASURES[1:]):
         label = f"{ALGORITHMS[side]}, each seed" if at == 0 else None
         errors = [run[name] for run in runs]
@@ -232,7 +229,7 @@ def _dots(axes: Any, shift: float, row: Row, side: str, color: str) -> None:
 
 
 def _grid(rows: Sequence[Row]) -> Any:
-    rows = [row for row in once(rows) if len({run["rho"] for run in row["grid"]}) > 2] or once(rows)
+    rows = [row for row in rows if len({run["rho"] for run in row["grid"]}) > 2] or list(rows)
     with report.figure(len(rows), 2, size=(8.4, 2.9 * len(rows)), squeeze=False, sharey="row") as (figure, panels):
         for line, row in zip(panels, rows, strict=True):
             _, hard = by_difficulty(row)
@@ -243,7 +240,7 @@ def _grid(rows: Sequence[Row]) -> Any:
                 radii = sorted({run["rho"] for run in row["grid"]})
                 axes.set(title=f"{row['data']}, {ALGORITHMS[side]}", xlabel="ρ (0 is SGD)")
                 axes.set_xticks(radii, [f"{rho:g}" for rho in radii], rotation=60)
-            line[0].set_ylabel(f"probe error of {hard}, %\n(line: first seed; circles: others)")
+            line[0].set_ylabel(f"probe error of {hard}, %\n(line: the grid's seed; circles: others)")
         panels[0][0].legend()
     return figure
 
@@ -262,21 +259,16 @@ TABLE1 = tuning.table(
     says="SAM has lower test errors and lower probe errors of both features on all four data sets; the gain is "
     "largest for the hard feature of CelebA (20.9 to 15.1 %) and for the easy one of FMNIST-MNIST (5.8 to 0.3 %).",
     scales={
-        "paper": Blocks(tuple(tuning.paper_grid(data, by=criterion) for data in PAPER for criterion in CHOSEN_BY)),
+        "paper": Blocks(tuple(_judged(data, tuning.paper_grid(data)) for data in PAPER)),
         "reduced": Blocks(
             (
-                *(
-                    tuning.paper_grid("cifar-mnist", by=criterion, ends=True, settings=(("resamples", 5),))
-                    for criterion in CHOSEN_BY
-                ),
-                Tuning("fmnist-mnist", (0.05,), (0.0, 0.2), seeds=3, settings=(("resamples", 2), ("epochs", 5))),
-                Tuning("waterbirds", (0.005,), (0.0, 0.05), settings=tuple(LITE.items())),
+                _judged("cifar-mnist", tuning.paper_grid("cifar-mnist")),
+                _judged("fmnist-mnist", Tuning("fmnist-mnist", (0.01, 0.05), (0.0, 0.1, 0.2))),
+                _judged("waterbirds", Tuning("waterbirds", (0.005,), (0.0, 0.05), settings=tuple(LITE.items()))),
             )
         ),
-        "quick": Blocks(
-            tuple(_short(data, epochs=4, examples=3000, resamples=5) for data in ("cifar-mnist", "fmnist-mnist"))
-        ),
-        "tiny": Blocks((_short("fmnist-mnist", epochs=1, examples=100, resamples=1),)),
+        "quick": Blocks(tuple(_short(data, epochs=4, examples=3000) for data in ("cifar-mnist", "fmnist-mnist"))),
+        "tiny": Blocks((_short("fmnist-mnist", epochs=1, examples=100),)),
     },
     tables=tables,
     plots=plots,
@@ -284,16 +276,15 @@ TABLE1 = tuning.table(
     data=("mnist",),
     notes=(
         *tuning.NOTES,
-        "At the reduced scale CIFAR-MNIST has the paper's grid and epochs. FMNIST-MNIST has one learning rate, one "
-        "radius, 5 epochs and three seeds; Waterbirds one learning rate, one radius, 5 epochs, 1600 training images "
-        "and EfficientNet-Lite0 at 96 pixels. CelebA is at the paper's scale only.",
-        "The probing sets of the dominoes are small; the paper says the same of its own, without a number. Ours is "
-        "the validation part, paired anew, 1000 images of CIFAR-MNIST. Levels depend on the size (`samphire probe "
-        "RUN --out` draws a curve). Groups have equal sizes, so resamples differ only in the halves that choose the "
-        "penalty; there are five (two for FMNIST-MNIST).",
-        "The trend with the radius is judged on the one seed of the grid, by a test that was added after most of "
-        "the grid of CIFAR-MNIST had been seen. Therefore its ends, SGD and the largest radius, are repeated at "
-        "every learning rate with the other seeds, and these are judged separately.",
+        "The analysis was written down before the runs: the primary outcome is the hard feature's probe error at "
+        "settings chosen by held-out probe error; easy feature and test error are secondary; p-values of the primary "
+        "outcome are corrected over data sets (Holm), and its verdict must hold after the correction.",
+        "At the reduced scale CIFAR-MNIST has the paper's grid and epochs; FMNIST-MNIST its epochs, two learning "
+        "rates and two radii; Waterbirds all images, 8 epochs, one learning rate, one radius and EfficientNet-Lite0 "
+        "at 96 pixels. CelebA is at the paper's scale only.",
+        "The paper does not say what its probing sets are made of. Dominoes are probed on training images paired "
+        "anew, which gives the paper's level; other sets on their validation part. `samphire reproduce probe-study` "
+        "shows what that choice, the scaling and the penalty change.",
         "Data sets that are not under --root are left out, and the table says so.",
     ),
 )

@@ -1,4 +1,8 @@
-"""What tables 1 and 2 share: tune each algorithm on a data set, then repeat its best setting with more seeds."""
+"""What tables 1 and 2 share: tune each algorithm on a data set, then judge its best setting on other seeds.
+
+Networks are trained once, without probes, and probed afterwards. Trainings and probings are rows of their own, so
+either can be repeated, and an interrupted table continues.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +14,36 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from samphire import data, records, report, sweep
+from samphire import data, pool, records, report, sweep
 from samphire.data.layouts import find
 from samphire.experiments.experiment import Experiment, Places
 from samphire.experiments.rows import Row
+from samphire.probes.compare import PROBING_SETS
+from samphire.probes.logistic import SCALINGS
 from samphire.progress import Progress, stretch
+from samphire.report import duration
 from samphire.statistics import estimate
-from samphire.train import Config, fit
+from samphire.train import Config, Probing, fit, probe_stored
+from samphire.train.cost import expected_seconds
 
 __all__ = [
-    "ALGORITHMS", "NOTES", "Blocks", "Tuning", "by_difficulty", "criteria_table", "missing",
-    "once", "paper_grid", "runs_of", "spread", "table", "title_of",
+    "ALGORITHMS", "CRITERIA", "FRESH", "NOTES", "Blocks", "Tuning", "by_difficulty", "chosen_by", "criteria_table",
+    "missing", "paper_grid", "place_of", "probing_of", "runs_of", "settings_of", "spread", "stored_jobs", "table",
+    "title_of", "trained_and_probed",
 ]  # fmt: skip
 
 ALGORITHMS = {"sgd": "SGD", "sam": "SAM", "lsam": "one-pass LSAM"}
-KEPT = ("val_error", "val_loss", "val_worst", "test_error", "test_worst", "probe", "probe_val", "stopped")
-CHOSEN = {"val_error": "", "probe": ", chosen by held-out probe error", "worst_group": ", chosen by worst group"}
+CRITERIA = ("probe", "val_loss")
+KEPT = (
+    "val_error", "val_loss", "val_worst", "test_error", "test_worst", "probe", "probe_val", "probe_l2",
+    "probe_l2_tried", "stopped",
+)  # fmt: skip
+FRESH = (10, 11, 12, 13)
 NOTES = (
-    "Each algorithm is tuned with the first seed, over learning rates, and over radii if it has one: so SAM and LSAM "
-    "have more trials than SGD. The setting with the lowest validation error (groups weighted as in training) or, "
-    "where the table says so, with the lowest probe error on held-out examples of the probing part, is repeated with "
-    "the other seeds; ties go to the lowest validation loss. The choices of other criteria are in the last table.",
+    "Each algorithm is tuned with seed 0, over learning rates, and over radii if it has one: so SAM and LSAM have "
+    "more trials than SGD. A setting is chosen by the probe error of the hardest feature on a tenth of the probing "
+    "set that the probes do not see or, beside it, by the validation loss, and judged on seeds that had no part in "
+    "the choice.",
     "Algorithms with equal seeds share initial weights, order of the batches and crops, so differences are paired.",
     "LSAM is trained in one pass. The paper has no such column.",
 )
@@ -44,37 +57,43 @@ class Tuning:
         data: The data set.
         lr: Learning rates.
         rho: Radii; 0 is SGD.
-        seeds: The first tunes, all count.
+        seeds: What the chosen settings are judged on; the grid has seed 0.
         target: Domain to transfer to, for sets with domains.
-        by: What settings are chosen by, a key of :data:`samphire.sweep.CRITERIA`.
-        ends: Whether SGD and the largest radius are repeated with all seeds at every learning rate.
+        fixed: A learning rate and a radius of the grid that are judged too, whatever is chosen.
         settings: What differs from the paper's appendix B: fields of :class:`samphire.train.Config`.
     """
 
     data: str
     lr: tuple[float, ...]
     rho: tuple[float, ...]
-    seeds: int = 4
+    seeds: tuple[int, ...] = FRESH
     target: str | None = None
-    by: str = "val_error"
-    ends: bool = False
+    fixed: tuple[float, float] | None = None
     settings: tuple[tuple[str, Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        if 0 in self.seeds:
+            raise ValueError(f"seeds must be others than the grid's, which is 0, got {self.seeds}; leave it out.")
+
     def grid(self) -> list[Config]:
-        """The trials of the first seed."""
+        """The trials of the grid."""
         targets = None if self.target is None else (self.target,)
         lists: dict[str, Any] = {"lr": self.lr, "rho": self.rho, "targets": targets}
-        return sweep.grid(self.data, ("sam", "lsam"), **lists, **dict(self.settings))
+        return sweep.grid(self.data, ("sam", "lsam"), **lists, **dict(self.settings) | {"resamples": 0})
 
     def repeats(self, best: Iterable[Config]) -> list[Config]:
         """The trials of the other seeds, one seed after the other."""
-        ends = [config for config in self.grid() if self.ends and config.radius in (0.0, max(self.rho))]
-        again = dict.fromkeys((*best, *ends))
-        return [replace(config, seed=seed) for seed in range(1, self.seeds) for config in again]
+        again = dict.fromkeys((*best, *self._fixed()))
+        return [replace(config, seed=seed) for seed in self.seeds for config in again]
 
     def expected_repeats(self) -> list[Config]:
-        """Stand-ins for the repeats, equal in number, before the best setting of each rule is known."""
-        return self.repeats({config.rule: config for config in self.grid()}.values())
+        """Stand-ins for the most repeats there can be, before the choices are known."""
+        each = {config.rule: config for config in self.grid()}.values()
+        return [replace(c, seed=seed) for seed in self.seeds for c in (*each, *each, *self._fixed())]
+
+    def _fixed(self) -> list[Config]:
+        lr, rho = self.fixed or (None, None)
+        return [config for config in self.grid() if config.lr == lr and config.radius in (0.0, rho)]
 
     @property
     def steps(self) -> int:
@@ -96,13 +115,12 @@ def paper_grid(name: str, **settings: Any) -> Tuning:
 
 
 def _compute(runs: Sequence[Tuning], places: Places, progress: Progress) -> Iterator[tuple[Tuning, Row]]:
-    """Every block that has its data; trainings are kept, so an interrupted block continues."""
+    """Every block that has its data."""
     runs = [run for run in runs if _has_data(run.data, places.data)]
     done, total = 0, sum(run.steps for run in runs)
-    work = partial(fit, root=places.data, out=places.trainings)
     for run in runs:
         after = done + run.steps
-        yield run, _row(run, work, places.trainings, stretch(progress, done / total, after / total, total))
+        yield run, _row(run, places, stretch(progress, done / total, after / total, total))
         progress(run.data, after, total)
         done = after
 
@@ -116,47 +134,73 @@ def _has_data(name: str, root: Path) -> bool:
     return True
 
 
-def _row(run: Tuning, work: Callable[[Any], object], out: Path, progress: Progress) -> Row:
-    """Tune, choose, repeat."""
+def _row(run: Tuning, places: Places, progress: Progress) -> Row:
+    """Tune, choose, judge on other seeds."""
     grid = run.grid()
     share = len(grid) / (len(grid) + len(run.expected_repeats()))
-    trials = _trained(run, grid, work, out, stretch(progress, 0.0, share))
-    choices = {choice.side: choice for choice in sweep.select(trials, run.by)}
+    trials = trained_and_probed(grid, places, stretch(progress, 0.0, share))
+    choices = {by: sweep.select(trials, by) for by in CRITERIA}
     settings: dict[Any, Config] = {(config.rule, config.lr, config.radius): config for config in reversed(grid)}
-    best = {side: settings[side, choice.lr, choice.rho] for side, choice in choices.items() if choice.lr is not None}
-    again = run.repeats(best.values())
-    more = _trained(run, again, work, out, stretch(progress, share, 1.0))
-    stored = {folder.key: folder for folder in records.read(out)}
+    best = [settings[c.side, c.lr, c.rho] for chosen in choices.values() for c in chosen if c.lr is not None]
+    again = run.repeats(best)
+    more = trained_and_probed(again, places, stretch(progress, share, 1.0))
+    stored = {folder.key: folder for folder in records.read(places.trainings)}
     kept = {trial.config: _kept(trial, stored[trial.folder.name]) for trial in (*trials, *more)}
-    sides = {
-        side: {
-            "lr": choice.lr,
-            "rho": choice.rho,
-            "settings": choice.settings,
-            "runs": [row for config, row in kept.items() if replace(config, seed=0) == best.get(side)],
-        }
-        for side, choice in choices.items()
-    }
     return {
         "data": run.data,
         "target": run.target,
-        "by": run.by,
         "epochs": grid[0].epochs,
         "model": grid[0].model,
-        "sides": sides,
+        "seeds": list(run.seeds),
+        "probing": next((trial.row["probing"] for trial in trials if trial.row and "probing" in trial.row), None),
+        "chosen": {
+            by: {c.side: {"lr": c.lr, "rho": c.rho, "settings": c.settings} for c in chosen}
+            for by, chosen in choices.items()
+        },
+        "fixed": run.fixed,
         "grid": [kept[config] for config in grid],
         "repeats": [kept[config] for config in again],
-        "criteria": [{k: str(v) if k != "lr" else v for k, v in row.items()} for row in sweep.table(trials, run.by)],
+        "criteria": [
+            {k: str(v) if k != "lr" else v for k, v in line.items()} for line in sweep.table(trials, "probe")
+        ],
     }
 
 
-def _trained(
-    run: Tuning, jobs: Sequence[Config], work: Callable[[Any], object], out: Path, progress: Progress
-) -> list[sweep.Trial]:
+def trained_and_probed(jobs: Sequence[Config], places: Places, progress: Progress) -> list[sweep.Trial]:
+    """Trials with the cells of the training's last row and those of its probing; what is stored is not done again.
+
+    Args:
+        jobs: Trainings without probes.
+        places: Where data and trainings are; the probings lie beside the trainings.
+        progress: Of both.
+    """
+    trials, probed = stored_jobs([Probing(job, job.probe_on) for job in jobs], places, progress)
+    return [
+        replace(trial, row=(probing.row or {}) | (trial.row or {}))
+        for trial, probing in zip(trials, probed, strict=True)
+    ]
+
+
+def stored_jobs(
+    jobs: Sequence[Probing], places: Places, progress: Progress
+) -> tuple[list[sweep.Trial], list[sweep.Trial]]:
+    """The trainings of some probings, each once, and the probings."""
+    out, probings = places.trainings, _probings(places)
+    runs = list(dict.fromkeys(job.run for job in jobs))
+    trained = _done(runs, partial(fit, root=places.data, out=out), out, stretch(progress, 0.0, 0.8))
+    work = partial(probe_stored, root=places.data, runs=out, out=probings)
+    return trained, _done(jobs, work, probings, stretch(progress, 0.8, 1.0))
+
+
+def _probings(places: Places) -> Path:
+    return places.trainings.with_name("probings")
+
+
+def _done(jobs: Sequence[Any], work: Callable[[Any], object], out: Path, progress: Progress) -> list[sweep.Trial]:
     result = sweep.run(jobs, work, out, on="processes", progress=progress)
     if result.failed:
         raise RuntimeError(
-            f"{len(result.failed)} trainings on {run.data} failed, their tracebacks are in {out / 'failed'}; "
+            f"{len(result.failed)} of {len(jobs)} jobs failed, their tracebacks are in {out / 'failed'}; "
             f"the first: {result.failed[0].error}"
         )
     return result.trials
@@ -170,24 +214,68 @@ def _kept(trial: sweep.Trial, stored: records.Stored) -> Row:
     return about | origin | {name: row[name] for name in KEPT if name in row}
 
 
-table = partial(Experiment, runs=attrgetter("blocks"), compute=_compute)
+def _cost(runs: Sequence[Tuning], places: Places) -> report.Table:
+    """What is there and what the rest will take on this machine, measured from a few steps of each algorithm."""
+    lines = []
+    for run in runs:
+        if not _has_data(run.data, places.data):
+            lines.append({"data": place_of(vars(run)), "trainings": "no data"})
+            continue
+        grid, again = run.grid(), run.expected_repeats()
+        there = [config for config in grid if records.is_done(places.trainings / records.key(config))]
+        probed = sum(records.is_done(_probings(places) / records.key(Probing(c, c.probe_on))) for c in grid)
+        left = [config for config in (*grid, *again) if config not in there]
+        measured = {config.rule: config for config in left}
+        seconds = {rule: expected_seconds(config, places.data) for rule, config in measured.items()}
+        lines.append(
+            {"data": place_of(vars(run)), "grid trained": f"{len(there)} of {len(grid)}"}
+            | {"grid probed": f"{probed} of {len(grid)}", "other seeds": f"up to {len(again)}"}
+            | {f"one {ALGORITHMS[rule]}": duration(s) for rule, s in seconds.items()}
+            | {"left": duration(sum(seconds[config.rule] for config in left) / pool.cores())}
+        )
+    caption = (
+        f"What the trainings that are not there will take here, on {pool.cores()} processes, from a few "
+        "steps of each algorithm; probes come on top. Rows of other seeds that are there are not taken again."
+    )
+    return report.table(lines, caption=caption)
+
+
+table = partial(Experiment, runs=attrgetter("blocks"), compute=_compute, cost=_cost)
 """A record of blocks, one run for each."""
 
 # What the tables read from rows
 
 
-def runs_of(row: Row, side: str, columns: Mapping[str, Callable[[Row], float]]) -> list[Row]:
-    """The runs of one algorithm, one row for each seed; a training that stopped early counts as collapsed.
+def settings_of(row: Row) -> dict[str, dict[str, Row]]:
+    """The judged settings of each algorithm, by how they were chosen: a criterion, or ``"fixed"`` beforehand."""
+    chosen: dict[str, dict[str, Row]] = dict(row["chosen"])
+    if row["fixed"]:
+        lr, rho = row["fixed"]
+        chosen["fixed"] = {
+            side: {"lr": lr, "rho": 0.0 if side == "sgd" else rho, "settings": 1} for side in ALGORITHMS
+        }
+    return chosen
+
+
+def runs_of(row: Row, by: str, side: str, columns: Mapping[str, Callable[[Row], float]]) -> list[Row]:
+    """The judged runs of one algorithm, one row for each seed; a training that stopped early counts as collapsed.
 
     Args:
         row: Of a block.
+        by: How its setting was chosen, a key of :func:`settings_of`.
         side: A key of :data:`ALGORITHMS`.
         columns: What is read of a run, by name.
     """
+    setting = settings_of(row)[by].get(side, {"lr": None, "rho": None})
+    mine = [
+        run
+        for run in row["repeats"]
+        if run["rule"] == side and (run["lr"], run["rho"]) == (setting["lr"], setting["rho"])
+    ]
     return [
         {"seed": run["seed"], "collapsed": run["state"] != "done"}
         | {name: read(run) if run["state"] == "done" else math.nan for name, read in columns.items()}
-        for run in row["sides"].get(side, {"runs": []})["runs"]
+        for run in mine
     ]
 
 
@@ -205,22 +293,29 @@ def spread(values: Iterable[float], places: int = 2) -> str:
 
 
 def by_difficulty(row: Row) -> tuple[str, str]:
-    """Easy and hard feature: by SGD's mean probe error, which is the paper's definition."""
-    probes = [run["probe"] for run in row["sides"]["sgd"]["runs"] if "probe" in run]
+    """Easy and hard feature: by SGD's mean probe error over all its runs, which is the paper's definition."""
+    probes = [run["probe"] for run in (*row["grid"], *row["repeats"]) if run["rule"] == "sgd" and "probe" in run]
     if not probes:
         raise ValueError(f"no training by SGD on {row['data']} has finished, so no feature is easy or hard.")
     easy, *_, hard = sorted(probes[0], key=lambda name: sum(probe[name] for probe in probes))
     return easy, hard
 
 
+def probing_of(row: Row) -> str:
+    """The probing set with its size, and the scaling, in words."""
+    probing = row["probing"] or {"on": "val", "n": 0, "held_out": 0, "scaling": "none"}
+    about = f"{probing['n']} {PROBING_SETS[probing['on']]}, {probing['held_out']} more to select by"
+    return f"{place_of(row)}: {about}; features scaled: {SCALINGS[probing['scaling']]}"
+
+
 def criteria_table(rows: Sequence[Row]) -> report.Table:
-    """What each criterion would have chosen, with the numbers of the first seed."""
+    """What each criterion would have chosen, with the numbers of the grid's seed."""
     lines = [
         {"data": place_of(row), **{k: v for k, v in line.items() if v != "–"}}
-        for row in once(rows)
+        for row in rows
         for line in row["criteria"]
     ]
-    caption = "What each criterion would choose, with the errors of the first seed (shares of one)."
+    caption = "What each criterion chooses from the grid, with the errors of the grid's seed (shares of one)."
     return report.table(lines, caption=caption)
 
 
@@ -230,16 +325,19 @@ def missing(rows: Sequence[Row], paper: Iterable[str], column: str) -> list[dict
     return [{column: name, "algorithm": "not run: not at this scale, or no data"} for name in absent]
 
 
-def place_of(row: Row) -> str:
+def place_of(row: Mapping[str, Any]) -> str:
     """The data set of a block and, if it has one, the target."""
     return row["data"] if row["target"] is None else f"{row['data']}, {row['target']}"
 
 
-def title_of(row: Row) -> str:
-    """The data set and, if it is not the validation error, what settings were chosen by."""
-    return place_of(row) + CHOSEN[row["by"]]
+def title_of(row: Row, by: str) -> str:
+    """The data set and how settings were chosen."""
+    return f"{place_of(row)}, {chosen_by(row, by)}"
 
 
-def once(rows: Sequence[Row]) -> list[Row]:
-    """One block of each grid, whatever settings were chosen by."""
-    return list({place_of(row): row for row in reversed(rows)}.values())[::-1]
+def chosen_by(row: Row, by: str) -> str:
+    """How settings were chosen, in words."""
+    if by == "fixed":
+        lr, rho = row["fixed"]
+        return f"at lr {lr:g} and radius {rho:g}"
+    return {"probe": "chosen by held-out probe error", "val_loss": "chosen by validation loss"}[by]
