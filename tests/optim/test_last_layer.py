@@ -266,10 +266,15 @@ def test_bad_use_gets_one_sentence():
             ValueError,
             "forward returned something else than the output of the head 'fc'",
         ),
-        (lambda: attempt(TwoHeads(), lsam()), RuntimeError, "the model ran without calling its head 'unused'"),
+        (lambda: attempt(TwoHeads(), lsam()), ValueError, "2 layers that may be its head, 'fc', 'unused'; say which"),
+        (
+            lambda: attempt(TwoHeads(), lsam(head="unused"), head="unused"),
+            RuntimeError,
+            "the model ran without calling its head 'unused'",
+        ),
         (lambda: attempt(Net(), sam()), ValueError, "the rule moves 'conv.0.bias', outside the head 'fc'; use lsam"),
         (lambda: attempt(Net(), optim.m_sharpness(2, lsam())), TypeError, "takes it in parts"),
-        (lambda: last_layer(Net(), "head"), ValueError, "no module named 'head'; it has conv, conv.0"),
+        (lambda: last_layer(Net(), "head"), ValueError, "no module named 'head'; there are conv, conv.0"),
         (lambda: last_layer(Net(), nn.Linear(1, 1)), ValueError, "is not a module of the model"),
         (lambda: last_layer(nn.Conv2d(1, 1, 1)), ValueError, "Conv2d has no Linear layer"),
     ]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from samphire import restore, tree
+from samphire.checks import hint
 from samphire.optim import scopes
 from samphire.optim.passes import Pass
 
@@ -29,9 +30,9 @@ class LastLayer:
         self.model, self.name = model, name
         modules = {tree.plain_name(model, n): m for n, m in model.named_modules()}
         if name not in modules:
-            raise ValueError(f"the model has no module named {name!r}; it has {', '.join(n for n in modules if n)}.")
+            raise ValueError(f"the model has no module named {name!r}; {hint(name, filter(None, modules))}")
         self.head = modules[name]
-        self.parameters = scopes.below(name)(model)
+        self.parameters = scopes.own_parameters(model, name)
 
     def __repr__(self) -> str:
         return f"LastLayer({self.name!r}: {self.head})"
@@ -71,8 +72,9 @@ def last_layer(model: nn.Module, head: nn.Module | str | None = None) -> LastLay
 
     Args:
         model: Any module.
-        head: The head, or its name; by default the last Linear layer in order of registration, which is the
-            classifier in torchvision's, timm's and Hugging Face's classification models.
+        head: The head, or its name. By default the last layer in order of registration, if it is Linear or a 1x1
+            convolution: the classifier in torchvision's, timm's and Hugging Face's models. Where two layers may be
+            meant, it asks.
 
     Example:
         >>> last_layer(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)))
@@ -83,7 +85,7 @@ def last_layer(model: nn.Module, head: nn.Module | str | None = None) -> LastLay
         if not names:
             raise ValueError(f"head={head} is not a module of the model; pass one of its modules or a name.")
         head = tree.plain_name(model, names[0])
-    return LastLayer(model, scopes.last_linear(model) if head is None else head)
+    return LastLayer(model, scopes.find_head(model) if head is None else head)
 
 
 class OnePass:

@@ -93,6 +93,17 @@ class Report:
         """Perturbed minus clean loss."""
         return self.perturbed_loss - self.loss
 
+    def measured(self) -> dict[str, float]:
+        """What tells about sharpness, as far as this step measured it, for a logger.
+
+        Example:
+            >>> Report(loss=1.0, perturbed_loss=1.5, passes=2).measured()
+            {'perturbed_loss': 1.5, 'gap': 0.5, 'radius': 0.0}
+        """
+        names = ("perturbed_loss", "gap", "grad_norm", "perturbed_grad_norm", "cosine", "radius")
+        numbers = self.numbers()
+        return {name: numbers[name] for name in names if math.isfinite(numbers[name])}
+
     def numbers(self) -> dict[str, float]:
         """Everything as floats, for a logger."""
         return {name: float(value) for name, value in {**asdict(self), "gap": self.gap}.items()}
