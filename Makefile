@@ -18,7 +18,7 @@ test: $(READY)
 	$(BIN)/pytest
 
 bench: $(READY)
-	for one in step batched rules probes images hessian; do $(BIN)/python benchmarks/$$one.py || exit 1; done
+	for one in step batched rules probes images hessian llm; do $(BIN)/python benchmarks/$$one.py || exit 1; done
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -37,6 +37,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(READY): pyproject.toml constraints.txt
 	$(INSTALL) ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps timm  # without torchvision
 	touch $(READY) $(INSTALLED)
 
 clean:

@@ -52,6 +52,11 @@ def on_post_page(output: str, **_: Any) -> str:
     return output.replace('<script src="https://unpkg.com/iframe-worker/shim"></script>', "")
 
 
+def on_post_template(output_content: str, **_: Any) -> str:
+    """The same for the page of what is not there."""
+    return on_post_page(output_content)
+
+
 # Formulas
 
 

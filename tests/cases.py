@@ -79,6 +79,8 @@ HYBRIDS: dict[str, Any] = {
     "every wsam": every(2, wsam(0.1)),
     "ae_sam of esam": ae_sam(10, esam(0.1)),
     "asam's metric, gsam's merge": replace(gsam(0.1), climb=asam(0.3).climb),
+    "lsam, radius by the head": lsam(0.05, radius="head"),
+    "lsam, running mean": lsam(0.2, theta=0.3),
     "lsam, weights only": lsam(0.2, effects="weights"),
     "lsam, rates only": lsam(0.2, effects="rates"),
     "m_sharpness of functional_sam": m_sharpness(4, functional_sam(0.1)),

@@ -90,7 +90,8 @@ def test_each_experiment_has_all_scales_and_ten_seeds_at_paper_scale(name):
 def test_the_page_needs_nothing_from_outside(everything):
     out, _ = everything
     page = (out / "index.html").read_text()
-    assert not re.search(r"(src|href)\s*=\s*[\"'](?!#|data:)", page)
+    assert set(re.findall(r"(?:src|href)\s*=\s*[\"'](?!#|data:)([^\"']*)", page)) == {"explorer.html"}
+    assert (out / "explorer.html").exists()
     assert "<script" not in page
     assert all(f'id="{name}"' in page for name in WITHOUT_DATA)
 

@@ -150,6 +150,36 @@ def test_each_effect_is_the_toy_s_algorithm_at_the_phantom_head(effects):
             torch.testing.assert_close(p.detach(), toy[name][0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("radius", ["head", "features"])
+def test_a_tied_radius_is_that_of_plain_lsam_at_the_product(radius):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x, y = torch.randn(7, 4, dtype=torch.float64), torch.randint(3, (7,))
+    with torch.no_grad():
+        head = sum(p.square().sum() for p in model[2].parameters()).sqrt()
+        features = model[:2](x).square().sum(1).mean().sqrt()
+    factor = float(head if radius == "head" else 1 / features)
+    steps = {}
+    for name, rule in {"tied": lsam(0.3, radius=radius), "plain": lsam(0.3 * factor)}.items():
+        twin = copy.deepcopy(model)
+        opt = SharpnessAware(twin, torch.optim.SGD(twin.parameters(), lr=1.0), rule)
+        opt.step(last_layer(twin).one_pass(lambda twin=twin: twin(x), lambda out: cross_entropy(out, y)))
+        assert float(opt.last.radius) == pytest.approx(0.3 * factor)
+        steps[name] = twin.state_dict()
+    for name, t in steps["tied"].items():
+        torch.testing.assert_close(t, steps["plain"][name], rtol=1e-12, atol=1e-14)
+
+
+def test_a_radius_by_features_needs_one_pass_and_settings_are_not_mixed():
+    model, x, y = Net(), torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+    opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(0.2, radius="features"))
+    with pytest.raises(TypeError, match="must see the features; use last_layer"):
+        opt.step(lambda p: p.backward(cross_entropy(model(x), y)) or p.loss)
+    for mixed in ({"effects": "weights", "theta": 0.5}, {"radius": "head", "theta": 0.5}):
+        with pytest.raises(ValueError, match="lsam takes one of effects, radius and theta, got"):
+            lsam(**mixed)
+
+
 def test_each_effect_runs_the_body_once():
     for effects in ("weights", "rates"):
         rule = lsam(0.2, head="fc", effects=effects)
@@ -236,10 +266,15 @@ def test_bad_use_gets_one_sentence():
             ValueError,
             "forward returned something else than the output of the head 'fc'",
         ),
-        (lambda: attempt(TwoHeads(), lsam()), RuntimeError, "the model ran without calling its head 'unused'"),
+        (lambda: attempt(TwoHeads(), lsam()), ValueError, "2 layers that may be its head, 'fc', 'unused'; say which"),
+        (
+            lambda: attempt(TwoHeads(), lsam(head="unused"), head="unused"),
+            RuntimeError,
+            "the model ran without calling its head 'unused'",
+        ),
         (lambda: attempt(Net(), sam()), ValueError, "the rule moves 'conv.0.bias', outside the head 'fc'; use lsam"),
         (lambda: attempt(Net(), optim.m_sharpness(2, lsam())), TypeError, "takes it in parts"),
-        (lambda: last_layer(Net(), "head"), ValueError, "no module named 'head'; it has conv, conv.0"),
+        (lambda: last_layer(Net(), "head"), ValueError, "no module named 'head'; there are conv, conv.0"),
         (lambda: last_layer(Net(), nn.Linear(1, 1)), ValueError, "is not a module of the model"),
         (lambda: last_layer(nn.Conv2d(1, 1, 1)), ValueError, "Conv2d has no Linear layer"),
     ]:

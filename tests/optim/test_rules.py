@@ -269,6 +269,7 @@ REDUCES = {
     "imb_sam with no rare class is plain": (imb_sam(0.1, tail=()), sam(0.0)),
     "imb_sam with rare classes alone, weight 1, is sam": (imb_sam(0.1, tail=range(3), weight=1.0), sam(0.1)),
     "entropy_sgd of one inner step is the gradient": (entropy_sgd(1, lr=1.0, average=0.0, noise=0.0), sam(0.0)),
+    "lsam with a running mean is vasso on the head": (lsam(0.1, "3", theta=0.4), optim.on("3", vasso(0.1, 0.4))),
     "functional_sam on a linear head is lsam's learning rates": (
         optim.on("3", functional_sam(0.1)),
         lsam(0.1, head="3", effects="rates"),

@@ -163,7 +163,7 @@ class Engine:
                     yield p
                     if p.with_outputs and not p.output_gradients:
                         raise TypeError(OUTPUTS.format("p.backward was not called"))
-                    output_gradients = p.output_gradients
+                    output_gradients, memory.feature_norm = p.output_gradients, p.feature_norm
                     g = self._collect(p)
                     watch.saw(p, g, self.named, originals)
                 finally:

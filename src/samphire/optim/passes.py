@@ -93,6 +93,17 @@ class Report:
         """Perturbed minus clean loss."""
         return self.perturbed_loss - self.loss
 
+    def measured(self) -> dict[str, float]:
+        """What tells about sharpness, as far as this step measured it, for a logger.
+
+        Example:
+            >>> Report(loss=1.0, perturbed_loss=1.5, passes=2).measured()
+            {'perturbed_loss': 1.5, 'gap': 0.5, 'radius': 0.0}
+        """
+        names = ("perturbed_loss", "gap", "grad_norm", "perturbed_grad_norm", "cosine", "radius")
+        numbers = self.numbers()
+        return {name: numbers[name] for name in names if math.isfinite(numbers[name])}
+
     def numbers(self) -> dict[str, float]:
         """Everything as floats, for a logger."""
         return {name: float(value) for name, value in {**asdict(self), "gap": self.gap}.items()}
@@ -115,6 +126,7 @@ class Pass:
         scaler: The scaler in use, if any.
         radius: Length of the displacement, where the rule has computed it.
         loss: Set it, or use :meth:`backward`, to have the losses in ``opt.last``.
+        feature_norm: Set by a pass that knows the head's inputs: the root of their mean squared norm.
         with_outputs: Whether the rule needs the model's outputs in :meth:`backward`.
         output_gradients: The loss's derivative by these, one entry for each call of :meth:`backward`.
         before: The entries of the pass before, if the rule wants the outputs alone to be differentiated in this one.
@@ -134,6 +146,7 @@ class Pass:
     loss: Loss | None = None
     losses: list[Tensor] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
+    feature_norm: Tensor | None = None
     with_outputs: bool = False
     output_gradients: list[Tensor] = field(default_factory=list)
     before: list[Tensor] | None = None

@@ -114,7 +114,10 @@ class Memory(dict[str, Any]):
         groups: The base optimizer's parameter groups.
         n: Examples in the batch, if the caller gave them.
         labels: Their classes, if the caller gave them.
+        feature_norm: Root of the mean squared norm of what the head was given in the last pass, if the engine saw it.
     """
+
+    feature_norm: Tensor | None = None
 
     def __init__(
         self, step: int = 0, groups: tuple[Group, ...] = (), n: int | None = None, labels: Tensor | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,10 @@ from samphire.train.methods import first_training, positions, retrain_head
 from samphire.train.trained import TrainedRun
 from samphire.train.training import Training
 
-__all__ = ["fit"]
+Log = Callable[[Path, Any], AbstractContextManager[Callable[[Sequence[Row]], object]]]
+"""Opens a place to show a run's rows, by its folder and configuration; it gives a function of all rows so far."""
+
+__all__ = ["Log", "fit"]
 
 
 def fit(
@@ -39,6 +42,7 @@ def fit(
     cache: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
     progress: Progress = silent,
+    log: Log | None = None,
 ) -> TrainedRun:
     """Train one network, or resume where an earlier call was stopped.
 
@@ -71,18 +75,28 @@ def fit(
         cache: For decoded images; the user's cache by default.
         device: Where to compute; a GPU if there is one.
         progress: Called with what is done, the steps done and the steps to do.
+        log: Where the first process shows each row, such as ``Tracker("tensorboard")`` of
+            ``samphire.integrations.trackers``.
     """
     with joined(device) as ranks:
         splits = splits_of(config.data, root, config.target, parts)
-        return _fit(config, splits, out, cache, ranks, progress if ranks.first else silent)
+        return _fit(
+            config, splits, out, cache, ranks, progress if ranks.first else silent, log if ranks.first else None
+        )
 
 
 def _fit(
-    config: Config, splits: Mapping[str, Split], out: Any, cache: Any, ranks: Ranks, progress: Progress
+    config: Config,
+    splits: Mapping[str, Split],
+    out: Any,
+    cache: Any,
+    ranks: Ranks,
+    progress: Progress,
+    log: Log | None,
 ) -> TrainedRun:
     first = first_training(config)
-    before = None if first is None else _fit(first, splits, out, cache, ranks, progress)
-    with _opened(out, config, ranks) as run:
+    before = None if first is None else _fit(first, splits, out, cache, ranks, progress, log)
+    with _opened(out, config, ranks) as run, _shown(run, config, log):
         if ranks.first:
             (check_examples if run.done else note_examples)(run.folder, config.data, splits)
         if before is not None and before.stopped:
@@ -157,6 +171,18 @@ def _opened(out: str | os.PathLike[str], config: Config, ranks: Ranks) -> Iterat
             yield run
     else:
         yield _Elsewhere(Path(out) / records.key(config))
+
+
+@contextmanager
+def _shown(run: Any, config: Config, log: Log | None) -> Iterator[None]:
+    """Show the rows that are there and those to come."""
+    if log is None:
+        yield
+        return
+    with log(run.folder, config) as show:
+        show(run.rows)
+        run.listeners.append(show)
+        yield
 
 
 @dataclass

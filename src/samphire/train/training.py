@@ -180,6 +180,8 @@ class Training:
             "rho": config.radius,
             "seconds": time.perf_counter() - started,
         }
+        if isinstance(self.opt, SharpnessAware):
+            row["sharpness"] = self.opt.last.measured()
         return row if math.isfinite(loss) else row | {"stopped": self._reason("training")}
 
     def _average(self) -> None:

@@ -1,8 +1,8 @@
 """Figure 7 on real networks: which of LSAM's two effects lowers the hard feature's error, and what SAM adds.
 
 The analysis, fixed before the runs. One-pass LSAM is split at the head (``lsam(effects=...)``): into the features
-goes v_b' (p(v_a) - y), with the phantom head for v_a alone (importance weights), for v_b alone (learning rates) or for
-both. The rest of each training is the same: learning rate, radius, seeds, initial weights, order of the batches.
+goes v_b' (p(v_a) - y), with the phantom head for v_a alone (importance weights), for v_b alone (learning rates) or
+for both. The rest of each training is the same: learning rate, radius, seeds, initial weights, order of the batches.
 
 - Outcome: the hard feature's probe error on test examples, in percent. Which feature is hard is decided by SGD's mean
   error. Probes are those of table 1.
@@ -158,7 +158,7 @@ def plots(rows: Sequence[Row]) -> list[Any]:
             places = [i for i, errors in enumerate(line) if errors]
             left.plot(places, [errors[0] for errors in line if errors], "o-", color="grey", alpha=0.5, markersize=3)
         left.set(ylabel="hard feature's probe error, %", title="one line for each seed")
-        left.set_xticks(range(len(sides)), [name.replace(" only", "\nonly") for name in sides], fontsize=7)
+        left.set_xticks(range(len(sides)), [name.replace(" ", "\n") for name in sides], fontsize=7)
         others = [algorithm for algorithm in sides if algorithm != SGD]
         for place, algorithm in enumerate(others):
             gain = _gain(sides, algorithm)

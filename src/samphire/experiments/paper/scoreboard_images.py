@@ -59,9 +59,10 @@ def _rule(name: str) -> tuple[Changes, Changes]:
     return {"rule": name, "rho": low} | settings, {"rule": name, "rho": high} | settings
 
 
-def _effect(name: str) -> tuple[Changes, Changes]:
-    settings: Changes = {"rule": "lsam", "rule_settings": (("effects", name),)}
-    return settings | {"rho": 0.2}, settings | {"rho": 0.5}
+def _lsam(setting: str, value: Any, radii: tuple[float, float] = (0.2, 0.5)) -> tuple[Changes, Changes]:
+    """A variant of LSAM at two radii."""
+    settings: Changes = {"rule": "lsam", "rule_settings": ((setting, value),)}
+    return settings | {"rho": radii[0]}, settings | {"rho": radii[1]}
 
 
 def _method(name: str, setting: str, values: tuple[Any, Any], **common: Any) -> tuple[Changes, Changes]:
@@ -72,8 +73,11 @@ def _method(name: str, setting: str, values: tuple[Any, Any], **common: Any) -> 
 ENTRIES: dict[str, tuple[Changes, Changes]] = {
     "sgd": ({"lr": 0.01}, {"lr": 0.05}),
     **{name: _rule(name) for name in optim.RULES if name not in LEFT_OUT},
-    "lsam, weights only": _effect("weights"),
-    "lsam, rates only": _effect("rates"),
+    "lsam, weights only": _lsam("effects", "weights"),
+    "lsam, rates only": _lsam("effects", "rates"),
+    "lsam, radius by the head": _lsam("radius", "head", (0.05, 0.2)),
+    "lsam, radius by the features": _lsam("radius", "features", (1.0, 3.0)),
+    "lsam, running mean": _lsam("theta", 0.1),
     "group_dro": _method("group_dro", "eta", (0.01, 0.1)),
     "jtt": _method("jtt", "times", (5, 20)),
     "useful": _method("useful", "times", (2, 3)),

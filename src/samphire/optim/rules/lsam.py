@@ -6,22 +6,30 @@ from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from samphire.checks import check_fields, check_value
+from torch import Tensor
+
+from samphire.checks import PositiveFraction, check_fields, check_value
 from samphire.optim import scopes
-from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Memory
+from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Memory, Rule
 from samphire.optim.rules.sam import sam
+from samphire.optim.rules.vasso import vasso
 from samphire.optim.schedules import Rho
 from samphire.optim.scopes import Scope
-from samphire.tree import Vector
+from samphire.tree import Vector, norm
 
 Effects = Literal["both", "weights", "rates"]
+Radius = Literal["fixed", "head", "features"]
 
 __all__ = ["lsam"]
 
 
 def lsam(
-    rho: Rho = 0.05, head: str | Iterable[str] | Scope = scopes.head, effects: Effects = "both"
-) -> sam | one_effect:
+    rho: Rho = 0.05,
+    head: str | Iterable[str] | Scope = scopes.head,
+    effects: Effects = "both",
+    radius: Radius = "fixed",
+    theta: PositiveFraction = 1.0,
+) -> Rule:
     r"""Last-layer SAM: climb with the head alone, descend with everything.  Two passes; one by ``last_layer``.
 
     .. math:: \tilde v = v + \rho\, \nabla_v L / \|\nabla_v L\|, \qquad
@@ -36,11 +44,20 @@ def lsam(
 
     .. math:: \text{weights: } v_a = \tilde v,\ v_b = v; \qquad \text{rates: } v_a = v,\ v_b = \tilde v.
 
+    ``radius`` and ``theta`` are trials of ours, not the paper's. At most one of the last three settings may be
+    changed.
+
     Args:
         rho: Length of the step, measured over the head.
         head: The module that is the last layer, or the names of its parameters; by default the model's
             last Linear layer.
         effects: ``"both"`` of LSAM's effects, importance ``"weights"`` alone or learning ``"rates"`` alone.
+        radius: ``"fixed"``: rho itself. ``"head"``: rho times the norm of the head, so that phantom outputs differ
+            by a share of the outputs. ``"features"`` (in ``one_pass``): rho over the root mean square of
+            :math:`\|\phi\|`, so that outputs move by at most about rho, whatever the scale of the features
+            (appendix D: they move by :math:`\rho\,\|\phi\|`).
+        theta: Weight of the new gradient in the running mean that the head climbs along, as in ``vasso``; 1 for the
+            batch's own gradient.
 
     Example:
         >>> loss = lambda w: (w["body"] * w["head"]).sum()
@@ -58,8 +75,16 @@ def lsam(
         ordinary gradient, at the real head, as in figure 7; with both effects it follows LSAM's, at the phantom head.
     """
     check_value("lsam: effects", effects, Effects)
+    check_value("lsam: radius", radius, Radius)
+    check_value("lsam: theta", theta, PositiveFraction)
+    if [effects, radius, theta] not in (["both", "fixed", theta], ["both", radius, 1], [effects, "fixed", 1]):
+        raise ValueError(f"lsam takes one of effects, radius and theta, got {effects!r}, {radius!r} and {theta:g}.")
     climb = Climb(on=scopes.as_scope(head))
-    return sam(rho, climb=climb) if effects == "both" else one_effect(rho, effects, climb=climb)
+    if effects != "both":
+        return one_effect(rho, effects, climb=climb)
+    if radius != "fixed":
+        return tied_radius(rho, radius, climb=climb)
+    return sam(rho, climb=climb) if theta == 1 else vasso(rho, theta, climb=climb)
 
 
 @dataclass(frozen=True)
@@ -89,3 +114,29 @@ class one_effect:
         else:
             descent = yield At(eps, output_gradient="before")  # p(real head) - y, times the phantom head
         return descent.only([name for name in descent if name not in head]) + g
+
+
+@dataclass(frozen=True)
+class tied_radius:
+    """LSAM with a radius that follows the head's norm or the features'."""
+
+    rho: Rho = 0.05
+    to: Literal["head", "features"] = "head"
+    _: KW_ONLY
+    climb: Climb = EVERYWHERE
+    passes = 2.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "lsam")
+
+    def gradient(self, w: Vector, memory: Memory) -> Asking:
+        g = yield At(wrt=self.climb.wrt)
+        eps = self.climb(w, memory.radius(self.rho), g)
+        return (yield At(self._factor(w, memory) * eps))
+
+    def _factor(self, w: Vector, memory: Memory) -> Tensor:
+        if self.to == "head":
+            return norm(w.only(self.climb.names))
+        if memory.feature_norm is None:
+            raise TypeError("lsam(radius='features') must see the features; use last_layer(model).one_pass.")
+        return 1 / memory.feature_norm
