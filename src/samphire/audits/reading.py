@@ -18,7 +18,7 @@ from samphire import records
 from samphire.audits.seen import Seen, two_columns
 from samphire.baselines import refresh_batchnorm
 from samphire.data.split import Split
-from samphire.optim.scopes import last_linear
+from samphire.optim.scopes import find_head
 from samphire.probes import features
 from samphire.probes.logistic import Linear
 from samphire.progress import Progress, named, silent, stretch
@@ -48,7 +48,7 @@ class Reader:
         """The last Linear, if the model returns what it returns; single logits become two."""
         if self.layer is not None:
             return None
-        linear: Any = self.model.get_submodule(last_linear(self.model))
+        linear: Any = self.model.get_submodule(find_head(self.model))
         weight = linear.weight.detach().double().cpu().numpy()
         bias = np.zeros(len(weight)) if linear.bias is None else linear.bias.detach().double().cpu().numpy()
         some = np.asarray(images[: min(len(images), 8)])

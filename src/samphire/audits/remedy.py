@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from samphire import records
 from samphire.audits.seen import Crossing, Seen, crossing, some_of_each
-from samphire.optim.scopes import last_linear
+from samphire.optim.scopes import find_head
 from samphire.probes import Probe, fitted_probe, learning_curve
 from samphire.probes.groups import Codes, GroupError
 from samphire.probes.logistic import Linear
@@ -172,7 +172,7 @@ def fixed_weights(model: nn.Module, head: Linear) -> dict[str, Tensor]:
         >>> state["1.weight"].sum().item(), state["1.bias"].tolist()
         (6.0, [0.0, 0.0])
     """
-    name = last_linear(model)
+    name = find_head(model)
     state = {key: value.detach().clone() for key, value in model.state_dict().items()}
     weight, bias = head.weight, head.bias
     if len(state[f"{name}.weight"]) == 1:  # a single logit is the difference of two
