@@ -208,7 +208,11 @@ def like(t: Tensor, other: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(
-        t.to(other.device), mesh, other.placements, shape=other.shape, stride=other.stride()  # type: ignore[attr-defined]
+        t.to(other.device),
+        mesh,
+        other.placements,
+        shape=other.shape,
+        stride=other.stride(),  # type: ignore[attr-defined]
     )
 
 

@@ -134,7 +134,9 @@ WRAPPERS = {
 def wrapped(rule, kind, seed=0):
     inner, _, _ = problem(seed)
     model = WRAPPERS[kind](inner)
-    return model, SharpnessAware(model, sgd(model), per_rank(rule), perturbation="local" if kind == "local" else "global")
+    return model, SharpnessAware(
+        model, sgd(model), per_rank(rule), perturbation="local" if kind == "local" else "global"
+    )
 
 
 def whole(model):
@@ -147,7 +149,9 @@ def resumed(rule, rank, kind, folder):
     x, y = x[HALVES[rank]], y[HALVES[rank]]
     model, opt = wrapped(rule, kind)
     train(model, opt, x, y, steps=3)
-    dcp.save({"model": get_model_state_dict(model), "opt": get_optimizer_state_dict(model, opt)}, checkpoint_id=folder)
+    dcp.save(
+        {"model": get_model_state_dict(model), "opt": get_optimizer_state_dict(model, opt)}, checkpoint_id=folder
+    )
     train(model, opt, x, y, steps=3)
     other, fresh = wrapped(rule, kind, seed=1)
     state = {"model": get_model_state_dict(other), "opt": get_optimizer_state_dict(other, fresh)}
@@ -210,8 +214,7 @@ def work(rank, folder):
         "one pass": one_pass(rank),
         "refusal": refusal(rank),
         "resumed": {
-            f"{kind}, {name}": resumed(ALL[name], rank, kind, f"{folder}/{kind} {name}")
-            for kind, name in RESUMED
+            f"{kind}, {name}": resumed(ALL[name], rank, kind, f"{folder}/{kind} {name}") for kind, name in RESUMED
         },
         "wrapped later": {n: wrapped_later(ALL[n], rank, n == "gsam") for n in ("sam", "gsam", "looksam")},
         "never wrapped": never_wrapped(rank),

@@ -19,7 +19,9 @@ SCALES = [1e-36, 1e-22, 1e-18, 1.0, 1e18, 1e20, 1e36]
 
 def stiffness(w):
     """A gradient that is no multiple of the weights: (k + 1) w + sin(w), entry by entry."""
-    return {n: torch.arange(1.0, t.numel() + 1, dtype=torch.float64).view(t.shape) * t + t.sin() for n, t in w.items()}
+    return {
+        n: torch.arange(1.0, t.numel() + 1, dtype=torch.float64).view(t.shape) * t + t.sin() for n, t in w.items()
+    }
 
 
 @pytest.mark.parametrize("scale", SCALES)

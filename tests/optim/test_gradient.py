@@ -156,7 +156,7 @@ def test_an_injected_closure_may_clip_and_return_the_loss_but_not_compute_again(
     before = weights(model)
     for closure in (forward_and_backward(model, x, y), lambda: closure_of(opt, model, x, y)(optim.Pass(*[None] * 7))):
         opt.gradient(forward_and_backward(model, x, y))
-        with pytest.raises(RuntimeError, match="computes one again; call step"):
+        with pytest.raises(RuntimeError, match=r"computes one again; call step"):
             opt.step(closure)
         opt.zero_grad()
     assert_weights(model, before, 0)
@@ -194,7 +194,7 @@ def test_gradients_of_an_earlier_backward_are_refused_unless_the_closure_zeroes_
         assert_weights(model, expected)
     before, memory = weights(model), opt.state_dict()["param_groups"]
     cross_entropy(model(x[:4]), y[:4]).backward()
-    with pytest.raises(RuntimeError, match="gradients of an earlier backward that the closure does not zero"):
+    with pytest.raises(RuntimeError, match=r"gradients of an earlier backward that the closure does not zero"):
         do(accumulated(model, x, y, lambda: None))
     assert_weights(model, before, 0)
     assert opt.state_dict()["param_groups"] == memory
@@ -222,7 +222,7 @@ def test_a_step_whose_passes_noted_no_loss_says_so_once():
             cross_entropy(model(x), y).backward()
         return opt.step()
 
-    with pytest.warns(UserWarning, match="no pass of this step noted its loss") as seen:
+    with pytest.warns(UserWarning, match=r"no pass of this step noted its loss") as seen:
         assert loop() is None
     assert seen[0].filename == __file__
     assert math.isnan(opt.last.loss)
@@ -237,19 +237,17 @@ def test_a_step_whose_passes_noted_no_loss_says_so_once():
 def test_messages():
     model, x, y = problem()
     opt = SharpnessAware(model, sgd(model), sam(0.1))
-    with pytest.raises(TypeError, match="model must be the torch.nn.Module itself, got 'generator'"):
+    with pytest.raises(TypeError, match=r"model must be the torch.nn.Module itself, got 'generator'"):
         SharpnessAware(model.parameters(), sgd(model), sam())
-    with pytest.raises(
-        RuntimeError, match="pass 0 of the step left no gradient: .* came after backward"
-    ):
+    with pytest.raises(RuntimeError, match=r"pass 0 of the step left no gradient: .* came after backward"):
         for p in opt.passes():
             p.backward(cross_entropy(model(x), y))
             opt.zero_grad()
-    with pytest.raises(RuntimeError, match="its loss was not sent backward"):
+    with pytest.raises(RuntimeError, match=r"its loss was not sent backward"):
         opt.gradient(lambda: cross_entropy(model(x), y))
     scaler = torch.amp.GradScaler("cpu")
     opt = SharpnessAware(model, sgd(model), sam(0.1), scaler=scaler)
-    with pytest.raises(RuntimeError, match="no pass scaled its loss; write p.backward"):
+    with pytest.raises(RuntimeError, match=r"no pass scaled its loss; write p.backward"):
         opt.step(forward_and_backward(model, x, y))
 
 
@@ -324,7 +322,7 @@ def test_a_replaced_layer_is_noticed_and_taken_over_by_rebind(r):
     twin, expected = copy.deepcopy((model, opt))
     model[0] = copy.deepcopy(model[0])
     before = weights(model)
-    with pytest.raises(ValueError, match="not in the model; .* opt.rebind"):
+    with pytest.raises(ValueError, match=r"not in the model; .* opt.rebind"):
         opt.step(closure_of(opt, model, x, y), labels=y)
     assert_weights(model, before, 0)
     opt.rebind(model)
