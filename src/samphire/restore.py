@@ -17,8 +17,8 @@ RngState = dict[torch.device, Tensor]
 
 __all__ = [
     "RngState", "Undo", "data_parallel", "evaluation_mode", "freeze", "keep_buffers", "kept_grad_mode",
-    "kept_modes", "replay_rng", "replayed_rng", "rng_state", "set_grads_aside", "set_rng_state", "undone", "untouched",
-    "unwrapped",
+    "kept_modes", "replay_rng", "replayed_rng", "rng_state", "set_grads_aside", "set_rng_state", "undone",
+    "untouched", "unwrapped",
 ]  # fmt: skip
 
 

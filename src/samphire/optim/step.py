@@ -44,6 +44,7 @@ class SharpnessAware(Optimizer):
         clip_norm: Largest norm of the gradient that is descended along.
         clip_value: Largest entry of it.
         rng: ``"replay"`` the random numbers of the clean pass in the perturbed passes, or draw ``"fresh"`` ones.
+            Threads of one process share torch's generator: with dropout, train in processes, or one step at a time.
         perturbation: Under DistributedDataParallel, ``"global"``: one perturbation from the gradient of the
             whole batch; ``"local"``: each rank perturbs with its own (m-sharpness), and ranks talk once a step.
         scaler: A ``torch.amp.GradScaler`` in use. Every pass is unscaled and checked; if one overflows, the
