@@ -1,12 +1,14 @@
 # make demo   install and run the main job          make test   install, lint, type-check, run every test
 # make bench  measure everything against its peers   make format  let ruff rewrite the files
 # make docs   build the documentation into site/, without a network
+# By hand, each some minutes: make fuzz (2,000 damaged inputs), make kills (a sweep of 200 jobs whose processes are
+# killed), make interrupts (20,000 steps of all rules, interrupted at random moments).
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 READY := .venv/ready
 
-.PHONY: demo test bench docs format clean
+.PHONY: demo test bench docs fuzz kills interrupts format clean
 
 demo: $(INSTALLED)
 	$(BIN)/samphire reproduce
@@ -22,6 +24,15 @@ bench: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+fuzz: $(READY)
+	PYTHONPATH=tests $(BIN)/python tests/fuzz.py 2000
+
+kills: $(READY)
+	$(BIN)/python tests/sweep/kills.py 200
+
+interrupts: $(READY)
+	PYTHONPATH=tests $(BIN)/python tests/interrupts.py 20000
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

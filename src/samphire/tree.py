@@ -207,13 +207,8 @@ def like(t: Tensor, other: Tensor) -> Tensor:
         return _spread(t.to(other.device), other) if _mesh(t) is None else t
     from torch.distributed.tensor import DTensor
 
-    return DTensor.from_local(
-        t.to(other.device),
-        mesh,
-        other.placements,  # type: ignore[attr-defined]
-        shape=other.shape,
-        stride=other.stride(),
-    )
+    places, stride = other.placements, other.stride()  # type: ignore[attr-defined]
+    return DTensor.from_local(t.to(other.device), mesh, places, shape=other.shape, stride=stride)
 
 
 def displace(

@@ -156,7 +156,7 @@ def test_an_injected_closure_may_clip_and_return_the_loss_but_not_compute_again(
     before = weights(model)
     for closure in (forward_and_backward(model, x, y), lambda: closure_of(opt, model, x, y)(optim.Pass(*[None] * 7))):
         opt.gradient(forward_and_backward(model, x, y))
-        with pytest.raises(RuntimeError, match="computes one again; call step"):
+        with pytest.raises(RuntimeError, match=r"computes one again; call step"):
             opt.step(closure)
         opt.zero_grad()
     assert_weights(model, before, 0)
@@ -194,7 +194,7 @@ def test_gradients_of_an_earlier_backward_are_refused_unless_the_closure_zeroes_
         assert_weights(model, expected)
     before, memory = weights(model), opt.state_dict()["param_groups"]
     cross_entropy(model(x[:4]), y[:4]).backward()
-    with pytest.raises(RuntimeError, match="gradients of an earlier backward that the closure does not zero"):
+    with pytest.raises(RuntimeError, match=r"gradients of an earlier backward that the closure does not zero"):
         do(accumulated(model, x, y, lambda: None))
     assert_weights(model, before, 0)
     assert opt.state_dict()["param_groups"] == memory
@@ -222,7 +222,7 @@ def test_a_step_whose_passes_noted_no_loss_says_so_once():
             cross_entropy(model(x), y).backward()
         return opt.step()
 
-    with pytest.warns(UserWarning, match="no pass of this step noted its loss") as seen:
+    with pytest.warns(UserWarning, match=r"no pass of this step noted its loss") as seen:
         assert loop() is None
     assert seen[0].filename == __file__
     assert math.isnan(opt.last.loss)
@@ -243,7 +243,7 @@ def test_messages():
         for p in opt.passes():
             p.backward(cross_entropy(model(x), y))
             opt.zero_grad()
-    with pytest.raises(RuntimeError, match="its loss was not sent backward"):
+    with pytest.raises(RuntimeError, match=r"its loss was not sent backward"):
         opt.gradient(lambda: cross_entropy(model(x), y))
     scaler = torch.amp.GradScaler("cpu")
     opt = SharpnessAware(model, sgd(model), sam(0.1), scaler=scaler)

@@ -112,10 +112,15 @@ class Engine:
         self._refuse_local_shards()
 
     def end_run(self, by: str = "") -> None:
-        """End a run that was left in the middle, and put everything back."""
+        """End a run that was left in the middle, and put everything back but the caller's random numbers.
+
+        They may have been seeded anew since.
+        """
         if self.in_pass():
             self.ended_by = by
+            now = restore.rng_state({p.device for p in self.named.values()})
             self._open().close()  # type: ignore[misc, union-attr]
+            restore.set_rng_state(now)
         self.undo.back()
 
     def forget_runs(self) -> None:

@@ -186,6 +186,8 @@ def _whole_or_shard(v: Vector) -> dict[str, Tensor]:
 def _value(rho: Rho, t: int, lr: float | None) -> Any:
     """The radius of step ``t``; whatever gave it, it must be one."""
     value = rho(t, lr) if callable(rho) and not isinstance(rho, Tensor) else rho
+    if type(value) is float and value in RADIUS:
+        return value
     one = tree.number(value) if isinstance(value, Tensor) and value.ndim == 0 else value
     if isinstance(one, Tensor) and one.ndim == 0:
         return value  # on an accelerator or in vmap, where it cannot be read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from samphire.checks import Count, Positive, check_value
 from samphire.optim import checkpoint
 from samphire.optim.engine import Engine, Perturbation, Rng
 from samphire.optim.leftovers import Leftovers, backwards_noticed, zeroing_expected
+from samphire.optim.overflow import Overflow
 from samphire.optim.parameters import Parameters
 from samphire.optim.passes import Closure, Loss, Pass, Report, run_closure
 from samphire.optim.requests import Memory, Rule, bind
@@ -44,6 +44,7 @@ class SharpnessAware(Optimizer):
         clip_norm: Largest norm of the gradient that is descended along.
         clip_value: Largest entry of it.
         rng: ``"replay"`` the random numbers of the clean pass in the perturbed passes, or draw ``"fresh"`` ones.
+            Threads of one process share torch's generator: with dropout, train in processes, or one step at a time.
         perturbation: Under DistributedDataParallel, ``"global"``: one perturbation from the gradient of the
             whole batch; ``"local"``: each rank perturbs with its own (m-sharpness), and ranks talk once a step.
         scaler: A ``torch.amp.GradScaler`` in use. Every pass is unscaled and checked; if one overflows, the
@@ -95,7 +96,8 @@ class SharpnessAware(Optimizer):
         self.base, self.clip_norm, self.clip_value = base, clip_norm, clip_value
         # What changes later lives in these objects: a wrapper that forwards reads alone must do no harm.
         self._engine = Engine(Parameters(model, base), bind(rule, model), rng, perturbation, scaler, measure_every)
-        self._leftovers, self._overflow = Leftovers(), _Overflow()
+        self._leftovers, self._overflow = Leftovers(), Overflow()
+        self._leftovers.note(self._engine.named.values())  # gradients of an optimizer before this one
         super().__init__(base.param_groups, base.defaults)
         self.param_groups, self.state = base.param_groups, base.state
 
@@ -415,21 +417,3 @@ class SharpnessAware(Optimizer):
         return f"{type(self).__name__}({self.rule!r}, base={self.base!r})"
 
     _step_supports_amp_scaling = True  # so scaler.step(opt) after passes() hands over instead of unscaling again
-
-
-class _Overflow:
-    """Tells a GradScaler, by its public face, whether this step overflowed: an optimizer of one dummy gradient."""
-
-    param_groups: list[dict[str, Any]]
-
-    def report(self, scaler: torch.amp.GradScaler, overflowed: bool, device: torch.device) -> None:
-        flag = nn.Parameter(torch.zeros((), device=device))
-        flag.grad = torch.full((), math.inf if overflowed else 0.0, device=device)
-        self.param_groups = [{"params": [flag]}]
-        try:
-            scaler.unscale_(self)  # type: ignore[arg-type]
-        except AssertionError as never_scaled:
-            raise RuntimeError(
-                "a scaler was given to SharpnessAware, but no pass scaled its loss; write p.backward(loss), or "
-                "scaler.scale(loss).backward()."
-            ) from never_scaled
