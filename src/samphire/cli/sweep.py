@@ -67,8 +67,14 @@ def sweep(
         trials = sweeps.trials(out, jobs)
     else:
         _check_data(jobs, root, out, own)
-        folders = {"root": root.resolve(), "out": out.resolve(), "cache": cache and cache.resolve()}
-        work = partial(fit, **folders, parts=own, log=tracker_of(log))
+        work = partial(
+            fit,
+            root=root.resolve(),
+            out=out.resolve(),
+            parts=own,
+            cache=cache and cache.resolve(),
+            log=tracker_of(log),
+        )
         with bar() as progress:
             trials = sweeps.run(
                 jobs, work, out.resolve(), on=on, workers=workers, address=address, progress=progress, done=_log

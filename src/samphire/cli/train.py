@@ -48,8 +48,9 @@ def train(
         Console().print(report.rich_table(training.settings(config)))
         return
     with bar() as progress:
-        settled = {"cache": cache, "device": device, "log": tracker_of(log)}
-        trained = fit(config, root, out, parts=own, progress=progress, **settled)
+        trained = fit(
+            config, root, out, parts=own, cache=cache, device=device, progress=progress, log=tracker_of(log)
+        )
     if int(os.environ.get("RANK", 0)) == 0:
         _show(trained, as_json)
     if trained.stopped:
