@@ -130,7 +130,8 @@ PAGES.remove("docs/trainers.md")  # its code writes files; tests/integrations/te
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of lightning, by torch 2.13
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in (ROOT / page).read_text()])
-def test_code_in_the_pages_runs(page):
+def test_code_in_the_pages_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # what the examples write does not land in the tree
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
     assert blocks
     scope = {}

@@ -123,9 +123,9 @@ class _Axes:
         for _ in range(2):
             q = torch.linalg.qr(x.T @ (x @ q))[0]
         y = x @ q
-        along, turn = torch.linalg.eigh(y.T @ y / n)
-        along = along.clamp_min(0)
-        return cls(x, q @ turn, along, along[0])
+        along, turn = torch.linalg.eigh((y.T @ y / n).double())  # in single precision it may not converge
+        along = along.clamp_min(0).to(x.dtype)
+        return cls(x, q @ turn.to(x.dtype), along, along[0])
 
     def double(self, x: Tensor) -> _Axes:
         """The same axes with products in double precision."""
