@@ -1,4 +1,4 @@
-"""Names that the examples in docstrings may use without importing them."""
+"""One thread for each worker of the tests; names that the examples in docstrings may use without importing them."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from samphire.optim import requests, rules
+
+torch.set_num_threads(1)  # as many workers as cores: more threads would wait for each other
 
 pytest_plugins = ["browser"]  # tests/browser.py
 
