@@ -1,11 +1,12 @@
 # make demo   install and run the main job          make test   install, lint, type-check, run every test
 # make bench  measure everything against its peers   make format  let ruff rewrite the files
+# make docs   build the documentation into site/, without a network
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 READY := .venv/ready
 
-.PHONY: demo test bench format clean
+.PHONY: demo test bench docs format clean
 
 demo: $(INSTALLED)
 	$(BIN)/samphire reproduce
@@ -17,7 +18,10 @@ test: $(READY)
 	$(BIN)/pytest
 
 bench: $(READY)
-	for one in step batched rules probes images hessian; do $(BIN)/python benchmarks/$$one.py || exit 1; done
+	for one in step batched rules probes images hessian llm; do $(BIN)/python benchmarks/$$one.py || exit 1; done
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -33,7 +37,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(READY): pyproject.toml constraints.txt
 	$(INSTALL) ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps timm  # without torchvision
 	touch $(READY) $(INSTALLED)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache

@@ -16,6 +16,7 @@ def names_in_examples(doctest_namespace: dict[str, Any]) -> None:
     doctest_namespace.update(
         torch=torch,
         nn=torch.nn,
+        LossOfOutputs=requests.LossOfOutputs,
         Memory=requests.Memory,
         bind=requests.bind,
         sam=rules.sam,

@@ -96,8 +96,9 @@ def rule_step(data: Data, rule: Rule, normed: bool = False) -> Step:
         x, y = next(batches)
 
         def closure(p: Any) -> Tensor:
-            losses = cross_entropy(model(x[p.examples]), y[p.examples], reduction="none")
-            p.backward(losses)
+            out = model(x[p.examples])
+            losses = cross_entropy(out, y[p.examples], reduction="none")
+            p.backward(losses, out)
             return losses.mean()
 
         opt.step(closure, labels=y)

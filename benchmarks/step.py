@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from torch import Tensor, nn
 
 from samphire.models import ResNet18, small_cnn
 from samphire.optim import SharpnessAware, last_layer, looksam, lsam, msam, sam
-from timing import Step, interleaved, machine, ratio, store
+from timing import Step, interleaved, machine, peak_memory, print_peak, ratio, store
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench-step.json"
 STEPS = {"looksam(k=5)": 5}  # steps timed together, where it is not one
@@ -113,12 +111,6 @@ def wrapper_units() -> dict[str, Step]:
     }
 
 
-def peak_memory(method: str) -> float:
-    """MB at the peak of a fresh process that trains the 10M MLP for a few steps."""
-    out = subprocess.run([sys.executable, __file__, "--peak", method], check=True, capture_output=True, text=True)
-    return float(out.stdout)
-
-
 def train_and_report_peak(method: str) -> None:
     torch.manual_seed(0)
     model = ten_million()
@@ -138,8 +130,7 @@ def train_and_report_peak(method: str) -> None:
         if method == "peer":
             closure()
         opt.step(closure)
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    print(int(peak.split()[1]) / 1024)
+    print_peak()
 
 
 def main() -> None:
@@ -181,7 +172,9 @@ def main() -> None:
         "wrapper time / peer's",
         ratio(alone["ours"], alone["peer"]),
     )
-    peaks = {who: [peak_memory(who) for _ in range(3 if args.quick else 5)] for who in ("sgd", "ours", "peer")}
+    peaks = {
+        who: [peak_memory(__file__, who) for _ in range(3 if args.quick else 5)] for who in ("sgd", "ours", "peer")
+    }
     extra = {who: [p - s for p, s in zip(peaks[who], peaks["sgd"], strict=True)] for who in ("ours", "peer")}
     print({who: f"{statistics.median(values):.0f} MB beyond SGD" for who, values in extra.items()})
     row(

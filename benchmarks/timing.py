@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +52,18 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     ratios = [a / b for a, b in zip(above, below, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return {"median": round(middle, 3), "low": round(low, 3), "high": round(high, 3), "n": len(ratios)}
+
+
+def peak_memory(file: str, *arguments: str) -> float:
+    """MB at the peak of a fresh process that runs ``file --peak ...``, which ends with :func:`print_peak`."""
+    out = subprocess.run([sys.executable, file, "--peak", *arguments], check=True, capture_output=True, text=True)
+    return float(out.stdout.splitlines()[-1])
+
+
+def print_peak() -> None:
+    """The largest resident size this process has had, in MB."""
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(int(peak.split()[1]) / 1024)
 
 
 def machine() -> dict[str, Any]:

@@ -30,10 +30,13 @@ _NOT_DECODED = """
         .then(list => done(list.filter(image => image).map(image => `not decoded: ${image.alt || image.src.slice(0, 80)}`)));
 """
 _AXE = """
-    const [done, rules] = [arguments[1], arguments[0]];
+    const [rules, done] = arguments;
+    const folded = [...document.querySelectorAll('details:not([open])')];
+    folded.forEach(details => details.open = true);
     axe.run(document, rules ? {runOnly: {type: 'rule', values: rules}} : {resultTypes: ['violations']})
-        .then(result => done(result.violations.flatMap(violation => violation.nodes.map(
-            node => `${violation.id}: ${node.html.slice(0, 80)} ${node.failureSummary}`))), error => done([String(error)]));
+        .then(result => result.violations.flatMap(violation => violation.nodes.map(
+            node => `${violation.id}: ${node.html.slice(0, 80)} ${node.failureSummary}`)), error => [String(error)])
+        .then(faults => { folded.forEach(details => details.open = false); done(faults); });
 """
 
 
@@ -62,8 +65,8 @@ class Browser:
         """What a script returns; it reads ``arguments``."""
         return self.driver.execute_script(script, *arguments)
 
-    def wait(self, script: str, *arguments: Any, seconds: float = 60) -> Any:
-        """What a script passes to its last argument, a function, within some seconds."""
+    def wait(self, script: str, *arguments: Any, seconds: float = 3600) -> Any:
+        """What a script passes to its last argument, a function; a script that hangs ends after an hour."""
         self.driver.set_script_timeout(seconds)
         return self.driver.execute_async_script(script, *arguments)
 
@@ -76,7 +79,10 @@ class Browser:
         self.driver.save_screenshot(str(path))
 
     def unreadable(self, *rules: str) -> list[str]:
-        """What axe finds wrong for readers: contrast, names of controls, order of headings; or only some rules of it."""
+        """What axe finds wrong for readers: contrast, names of controls, order of headings; or only some rules of it.
+
+        What is folded is unfolded meanwhile, since people do so too.
+        """
         from axe_core_python.base import AXE_SCRIPT
 
         self.run(AXE_SCRIPT)

@@ -19,6 +19,7 @@ from samphire.optim import (
     esam,
     every,
     friendly,
+    functional_sam,
     gam,
     gnp,
     gsam,
@@ -58,6 +59,7 @@ RULES: dict[str, Any] = {
     "ssam_d": ssam_d(0.2, sparsity=0.4, every=2, steps=4),
     "esam": esam(0.1, beta=0.6, gamma=0.5),
     "imb_sam": imb_sam(0.1, tail=[2], weight=1.5),
+    "functional_sam": functional_sam(0.1),
     "entropy_sgd": entropy_sgd(inner=3, lr=0.05, gamma=0.1, noise=1e-3),
     "stale": stale(0.1),
     "friendly": friendly(0.1, sigma=0.7, lam=0.8),
@@ -77,6 +79,11 @@ HYBRIDS: dict[str, Any] = {
     "every wsam": every(2, wsam(0.1)),
     "ae_sam of esam": ae_sam(10, esam(0.1)),
     "asam's metric, gsam's merge": replace(gsam(0.1), climb=asam(0.3).climb),
+    "lsam, radius by the head": lsam(0.05, radius="head"),
+    "lsam, running mean": lsam(0.2, theta=0.3),
+    "lsam, weights only": lsam(0.2, effects="weights"),
+    "lsam, rates only": lsam(0.2, effects="rates"),
+    "m_sharpness of functional_sam": m_sharpness(4, functional_sam(0.1)),
     "sam, rho decaying": sam(optim.inverse_sqrt(0.2)),
     "gsam, rho tied": gsam(optim.tied(0.2, 0.05, lr_max=0.1), 0.4),
 }
@@ -96,12 +103,10 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Callable[..., Tensor]:
     """The losses of the examples that take part, as a pure function of the weights."""
-
-    def loss(w: dict[str, Tensor], examples: Any = slice(None)) -> Tensor:
-        out = torch.func.functional_call(model, w, (x[examples],))
-        return nn.functional.cross_entropy(out, y[examples], reduction="none")
-
-    return loss
+    return optim.LossOfOutputs(
+        lambda w, examples=slice(None): torch.func.functional_call(model, w, (x[examples],)),
+        lambda out, examples=slice(None): nn.functional.cross_entropy(out, y[examples], reduction="none"),
+    )
 
 
 def mean_loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Callable[..., Tensor]:
@@ -111,10 +116,10 @@ def mean_loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Callable[..., Tensor
 
 
 def backward(p: Any, out: Tensor, y: Tensor, share: float = 1.0) -> None:
-    """Backward by the loop's own hand, except for rules that ask for the losses of the examples."""
+    """Backward by the loop's own hand, except for rules that ask for the losses of the examples or the outputs."""
     losses = share * nn.functional.cross_entropy(out, y, reduction="none")
-    if p.per_example:
-        p.backward(losses)
+    if p.per_example or p.with_outputs:
+        p.backward(losses, out)
     else:
         losses.mean().backward()
         p.loss = losses.mean().detach() + (0 if p.loss is None else p.loss)
@@ -125,8 +130,9 @@ def closure_of(opt: torch.optim.Optimizer, model: nn.Module, x: Tensor, y: Tenso
 
     def closure(p: Any) -> Tensor:
         opt.zero_grad()
-        losses = nn.functional.cross_entropy(model(x[p.examples]), y[p.examples], reduction="none")
-        p.backward(losses)
+        out = model(x[p.examples])
+        losses = nn.functional.cross_entropy(out, y[p.examples], reduction="none")
+        p.backward(losses, out)
         return losses.mean()
 
     return closure

@@ -38,7 +38,7 @@ class Explorer:
     def until(self, condition: str) -> None:
         """Wait until a condition in JavaScript holds; it may name ``data``, which has the epoch and ``playing``."""
         condition = f"((data) => {condition})(document.body.dataset)"
-        self.browser.wait(_UNTIL.replace("CONDITION", condition), seconds=300)
+        self.browser.wait(_UNTIL.replace("CONDITION", condition))
 
     def rest(self, epoch: float) -> None:
         """Wait until training rests at an epoch or after."""

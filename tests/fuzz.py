@@ -22,8 +22,11 @@ import numpy as np
 import torch
 
 import layout_trees
+import own_trees
 import trees
 from samphire import cli, data, models, records
+from samphire.data import arrays
+from samphire.data.files import decode
 from samphire.data.parts import load_parts
 from samphire.train import appendix_b, fit, load_network
 from samphire.train.saved import saved_network
@@ -163,6 +166,29 @@ def _write_weights(root):
     torch.save(models.load("mlp", 3, in_features=4, hidden=(5,)).state_dict(), root / "weights.pt")
 
 
+def _write_batches(root):
+    images = np.random.default_rng(0).integers(0, 256, (10, 3, 32, 32), np.uint8)
+    split = arrays.labeled(images, np.arange(10), "object", arrays.OBJECTS)
+    arrays.write_batches(root, {"train": split, "test": split})
+
+
+def _own(layout):
+    """Data of one's own in a layout: how to write them, and open them and read every image."""
+
+    def read(root):
+        with tempfile.TemporaryDirectory() as place:
+            source, asked = layout(Path(place))
+            inside = source.relative_to(place)
+        for part in data.open(root / inside, **asked).parts.values():
+            assert len(part) > 0, "a part without examples was accepted"
+            assert 0 <= part.label.min() <= part.label.max() < part.n_classes, "a class that is none was accepted"
+            if not isinstance(part.images, np.ndarray):
+                for i in range(len(part)):
+                    decode(part.images.read(i), part.images.name(i))
+
+    return layout, read
+
+
 KINDS = {
     "idx": (lambda root: trees.dominoes(root, train=3, test=2), _load("mnist")),
     "waterbirds": (trees.waterbirds, _load("waterbirds")),
@@ -171,6 +197,8 @@ KINDS = {
     "celeba, csv": (layout_trees.celeba_csv, _load("celeba")),
     "pacs": (lambda root: layout_trees.folders(root / "PACS", "pacs", per_class=10), _load("pacs")),
     "pacs, parquet": (lambda root: layout_trees.parquet_domains(root / "PACS", "pacs"), _load("pacs")),
+    "cifar batches": (_write_batches, _load("cifar10")),
+    **{f"own data: {layout.__name__}": _own(layout) for layout in own_trees.LAYOUTS},
     "weights": (_write_weights, _weights),
     "finished run": (lambda root: _write_run(root, finished=True), _run),
     "unfinished run": (lambda root: _write_run(root, finished=False), _run),

@@ -85,6 +85,13 @@ class Config:
 HASHER = ALONE + 'print(records.key(Config()), records.seed(Config(), "init"))'
 
 
+def test_a_field_added_later_counts_only_away_from_its_default():
+    young = make_dataclass("Same", ["rho", ("base", str, records.added("sgd"))], frozen=True)
+    old = make_dataclass("Same", ["rho"], frozen=True)
+    assert records.key(young(0.1)) == records.key(old(0.1))
+    assert len({records.key(young(0.1, base)) for base in ("sgd", "adam", "muon")}) == 3
+
+
 def test_key_and_seed_are_the_same_in_every_process():
     said = set()
     for hash_seed in ("1", "2", "3"):

@@ -56,12 +56,23 @@ def order(entry: str) -> list[str]:
 
 
 def reference() -> list[list[float]]:
-    """Complexity, rho, mean and standard deviation over seeds of the hard probe error."""
+    """Complexity, rho, and mean and standard deviation over seeds of the hard and of the easy probe error."""
     with RESULTS.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    columns = ("χ (degrees)", "ρ", "hard probe error", "hard probe error_se", "hard probe error_n")
-    table = [[float(row[column]) for column in columns] for row in rows]
-    return [[chi, rho, round(mean, 5), round(error * n**0.5, 5)] for chi, rho, mean, error, n in table]
+
+    def spread(row: dict[str, str], name: str) -> list[float]:
+        deviation = float(row[f"{name}_se"]) * float(row[f"{name}_n"]) ** 0.5
+        return [round(float(row[name]), 5), round(deviation, 5)]
+
+    return [
+        [
+            float(row["χ (degrees)"]),
+            float(row["ρ"]),
+            *spread(row, "hard probe error"),
+            *spread(row, "easy probe error"),
+        ]
+        for row in rows
+    ]
 
 
 if __name__ == "__main__":

@@ -5,10 +5,23 @@ opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum
 loss = opt.step(closure)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from samphire.optim import SharpnessAware, last_layer, rules
 from samphire.optim.rules import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = ["SharpnessAware", "last_layer"]
+__all__ = ["SharpnessAware", "last_layer", "audit"]
 __all__ += rules.__all__
+
+if TYPE_CHECKING:
+    from samphire.audits import audit
+
+
+def __getattr__(name: str) -> Any:
+    if name == "audit":  # when it is first used: it needs SciPy and more
+        from samphire.audits import audit
+
+        return audit
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

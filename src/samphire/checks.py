@@ -76,8 +76,11 @@ Whole = Annotated[int, Range(least=0, whole=True)]
 Count = Annotated[int, Range(least=1, whole=True)]
 
 
+SHOWN = 12  # names in a message
+
+
 def hint(value: object, known: Iterable[str]) -> str:
-    """What was probably meant, or all that exists.
+    """What was probably meant, or what exists, the first twelve of it.
 
     Example:
         >>> hint("sma", ["sam", "asam"]), hint("x", ["sam", "asam"])
@@ -85,7 +88,10 @@ def hint(value: object, known: Iterable[str]) -> str:
     """
     known = [name for name in known if name]
     close = difflib.get_close_matches(str(value), known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}."
+    if close:
+        return f"did you mean {close[0]!r}?"
+    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return f"there are {', '.join(known[:SHOWN]) or 'none'}{more}."
 
 
 def check_one_of(what: str, value: object, known: Iterable[str]) -> None:

@@ -16,8 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 RngState = dict[torch.device, Tensor]
 
 __all__ = [
-    "RngState", "Undo", "data_parallel", "evaluation_mode", "freeze", "keep_buffers", "kept_modes", "replay_rng",
-    "replayed_rng", "rng_state", "set_grads_aside", "set_rng_state", "undone", "untouched", "unwrapped",
+    "RngState", "Undo", "data_parallel", "evaluation_mode", "freeze", "keep_buffers", "kept_grad_mode",
+    "kept_modes", "replay_rng", "replayed_rng", "rng_state", "set_grads_aside", "set_rng_state", "undone",
+    "untouched", "unwrapped",
 ]  # fmt: skip
 
 
@@ -143,7 +144,7 @@ def keep_buffers(model: nn.Module, undo: Undo) -> None:
         0
     """
     kept = [
-        (module, name, buffer, buffer.clone())
+        (module, name, buffer, buffer.detach().clone())
         for module in model.modules()
         for name, buffer in module._buffers.items()
         if buffer is not None
@@ -152,8 +153,8 @@ def keep_buffers(model: nn.Module, undo: Undo) -> None:
     def put_back() -> None:
         for module, name, buffer, _ in kept:
             module._buffers[name] = buffer
-        with torch.no_grad():
-            torch._foreach_copy_([buffer for *_, buffer, _ in kept], [copy for *_, copy in kept])
+        # By .data, for a graph from before that has saved a buffer: to autograd the buffer has not changed.
+        torch._foreach_copy_([buffer.data for *_, buffer, _ in kept], [copy for *_, copy in kept])
 
     if kept:
         undo.note(put_back)
@@ -209,6 +210,20 @@ def replayed_rng(states: RngState) -> Iterator[None]:
     with undone() as undo:
         replay_rng(states, undo)
         yield
+
+
+@contextmanager
+def kept_grad_mode(enabled: bool | None = None) -> Iterator[None]:
+    """Put torch's recording of gradients back as it was; within the block on, off or as it is.
+
+    An interrupt inside torch's own ``no_grad`` can leave it off for good.
+    """
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(before if enabled is None else enabled)
+        yield
+    finally:
+        torch.set_grad_enabled(before)
 
 
 def set_rng_state(states: RngState) -> None:

@@ -210,9 +210,9 @@ def like(t: Tensor, other: Tensor) -> Tensor:
     return DTensor.from_local(
         t.to(other.device),
         mesh,
-        other.placements,
+        other.placements,  # type: ignore[attr-defined]
         shape=other.shape,
-        stride=other.stride(),  # type: ignore[attr-defined]
+        stride=other.stride(),
     )
 
 

@@ -52,6 +52,17 @@ def test_on_a_terminal_there_is_a_bar(capsys, monkeypatch):
     assert not printed.out
 
 
+def test_what_is_printed_beside_the_bar_goes_where_it_should(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100))
+    with progress.bar() as tell:
+        tell("training", 1, 3)
+        print("fig2 holds")  # stdout is a file here
+        tell("training", 3, 3)
+    printed = capsys.readouterr()
+    assert printed.out == "fig2 holds\n"
+    assert "fig2" not in printed.err
+
+
 def test_without_work_nothing_is_shown(capsys):
     with progress.bar():
         pass

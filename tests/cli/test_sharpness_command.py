@@ -41,7 +41,7 @@ def place(tmp_path, monkeypatch):
 
 
 def invoke(place, *options):
-    return runner.invoke(app, [str(place / "run"), "--root", str(place), *options], catch_exceptions=False)
+    return runner.invoke(app, [str(place / "run"), "--trust", "--root", str(place), *options], catch_exceptions=False)
 
 
 def test_every_measure_is_told_and_drawn(place):

@@ -29,7 +29,7 @@ def rows_of(out, name):
 def everything(tmp_path_factory):
     """All experiments, once."""
     out = tmp_path_factory.mktemp("report")
-    return out, experiments.reproduce(scale="tiny", out=out)
+    return out, experiments.reproduce(experiments.runnable(), scale="tiny", out=out)
 
 
 def test_all_figures_of_the_toy_are_there():
@@ -90,7 +90,8 @@ def test_each_experiment_has_all_scales_and_ten_seeds_at_paper_scale(name):
 def test_the_page_needs_nothing_from_outside(everything):
     out, _ = everything
     page = (out / "index.html").read_text()
-    assert not re.search(r"(src|href)\s*=\s*[\"'](?!#|data:)", page)
+    assert set(re.findall(r"(?:src|href)\s*=\s*[\"'](?!#|data:)([^\"']*)", page)) == {"explorer.html"}
+    assert (out / "explorer.html").exists()
     assert "<script" not in page
     assert all(f'id="{name}"' in page for name in WITHOUT_DATA)
 
@@ -104,6 +105,46 @@ def test_verdicts_and_origin_lie_beside_the_page(everything):
     stored = [run for run in records.read(out / "runs") if run.rows]
     assert sum(s["rows"] for s in origin["sessions"]) == sum(len(run.rows) for run in stored)
     assert {"commit", "cpu", "torch", "seconds"} < origin["sessions"][0].keys()
+
+
+def test_by_default_the_papers_figures_on_the_toy_run_and_by_all_whatever_needs_no_data():
+    assert experiments.TOY[:2] == ("fig1", "fig2")
+    assert not {"scoreboard", "table1", "review-fig1"} & set(experiments.TOY)
+    assert {"scoreboard", "review-fig1", *experiments.TOY} <= set(WITHOUT_DATA) == set(experiments.runnable())
+    assert experiments.runnable("data") == list(EXPERIMENTS)
+
+
+def test_the_page_is_there_after_the_first_figure_and_grows_with_each(tmp_path):
+    seen = []
+    experiments.reproduce(
+        ["fig2", "fig1", "fig3"],
+        scale="tiny",
+        out=tmp_path,
+        done=lambda result: seen.append((result.name, (tmp_path / "index.html").read_text())),
+    )
+    assert [name for name, _ in seen] == ["fig2", "fig1", "fig3"]
+    cards = [re.findall(r'<article class="card" id="(.*?)"', page) for _, page in seen]
+    assert cards == [["fig2"], ["fig2", "fig1"], ["fig2", "fig1", "fig3"]]
+    assert ["Still to come: " + later in page for (_, page), later in zip(seen, ("fig1, fig3.", "fig3.", ""), strict=True)] == [True, True, False]  # fmt: skip
+    assert ["too short for an answer" in page for _, page in seen] == [False, True, True]  # the story needs figure 1
+
+
+def test_progress_goes_up_to_the_end_over_all_figures(tmp_path):
+    seen = []
+    experiments.reproduce(["fig2", "fig3", "fig7"], scale="tiny", out=tmp_path, progress=lambda *a: seen.append(a))
+    assert list(dict.fromkeys(name for name, _, _ in seen)) == ["fig2", "fig3", "fig7"]
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert len({total for _, _, total in seen}) == 1
+    assert seen[-1][1] == seen[-1][2]
+
+
+def test_a_result_says_how_long_it_took_what_was_run_and_where(everything):
+    _, results = everything
+    for result in results:
+        assert result.seconds > 0
+        assert result.settings["scale"] == "tiny"
+        assert result.settings["runs"] > 0
+        assert {"commit", "cpu", "torch"} <= result.provenance.keys()
 
 
 def test_a_second_time_nothing_is_trained_and_the_results_are_the_same(everything, tmp_path):
@@ -192,11 +233,18 @@ def test_bad_input_ends_with_one_sentence_and_exit_code_2(tmp_path):
         assert done.stderr.strip().count("\n") == 0
 
 
-def test_the_command_prints_claims_and_says_where_the_page_is(tmp_path):
-    result = CliRunner().invoke(cli.app, ["reproduce", "fig2", "--scale", "tiny", "--out", str(tmp_path)])
+def test_the_command_prints_a_line_a_figure_and_what_to_do_next(tmp_path):
+    command = ["reproduce", "fig1", "fig2", "--scale", "tiny", "--out", str(tmp_path)]
+    result = CliRunner().invoke(cli.app, command)
     assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert [line.split()[:3] for line in lines[:2]] == [["fig1", "○", "3"], ["fig2", "○", "2"]]
+    assert re.search(r"0\.\d+ .*\(n=2\) → .* at ρ = 2 .*hard probe error is below SGD's", lines[1])
+    assert f"Open it:     xdg-open {tmp_path / 'index.html'}" in result.stdout
+    assert result.stdout.count(" reproduce ") == 2
+    result = CliRunner().invoke(cli.app, [*command, "-v"])
     assert "verdict" in result.stdout
-    assert "index.html" in result.stdout
+    assert "fully predictive" in result.stdout
     result = CliRunner().invoke(cli.app, ["reproduce", "fig2", "--scale", "tiny", "--out", str(tmp_path), "--json"])
     assert '"figure": "fig2"' in result.stdout
 

@@ -104,7 +104,7 @@ def test_module_runs_have_torchs_optimizers_as_their_base(rule: Any, base: Any) 
                 F.cross_entropy(net(x[r]), y[r]).backward()
             else:
                 for p in opt.passes(n=6):
-                    p.backward(loss(net(x[r][p.examples]), y[r][p.examples]))
+                    p.backward(loss(out := net(x[r][p.examples]), y[r][p.examples]), out)
             opt.step()
     for r, net in enumerate(nets):
         for name, t in net.state_dict().items():

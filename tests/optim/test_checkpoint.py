@@ -21,7 +21,6 @@ from cases import assert_weights, closure_of, every_rule, problem, reference_run
 from samphire import optim
 from samphire.optim import SharpnessAware, asam, looksam, lsam, sam
 
-
 BASES = {"sgd": sgd, "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01)}
 
 

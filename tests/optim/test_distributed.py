@@ -35,7 +35,7 @@ def train(model, opt, x, y, steps=STEPS):
     radii = []
     for _ in range(steps):
         for p in opt.passes(labels=y):
-            p.backward(cross_entropy(model(x[p.examples]), y[p.examples], reduction="none"))
+            p.backward(cross_entropy(out := model(x[p.examples]), y[p.examples], reduction="none"), out)
         opt.step()
         radii.append(float(opt.last.radius))
     return radii

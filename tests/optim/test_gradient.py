@@ -237,9 +237,9 @@ def test_a_step_whose_passes_noted_no_loss_says_so_once():
 def test_messages():
     model, x, y = problem()
     opt = SharpnessAware(model, sgd(model), sam(0.1))
-    with pytest.raises(TypeError, match="model must be the torch.nn.Module itself, got 'generator'"):
+    with pytest.raises(TypeError, match=r"model must be the torch.nn.Module itself, got 'generator'"):
         SharpnessAware(model.parameters(), sgd(model), sam())
-    with pytest.raises(RuntimeError, match="pass 0 of the step left no gradient: .* came after backward"):
+    with pytest.raises(RuntimeError, match=r"pass 0 of the step left no gradient: .* came after backward"):
         for p in opt.passes():
             p.backward(cross_entropy(model(x), y))
             opt.zero_grad()
@@ -247,7 +247,7 @@ def test_messages():
         opt.gradient(lambda: cross_entropy(model(x), y))
     scaler = torch.amp.GradScaler("cpu")
     opt = SharpnessAware(model, sgd(model), sam(0.1), scaler=scaler)
-    with pytest.raises(RuntimeError, match="no pass scaled its loss; write p.backward"):
+    with pytest.raises(RuntimeError, match=r"no pass scaled its loss; write p.backward"):
         opt.step(forward_and_backward(model, x, y))
 
 
@@ -322,7 +322,7 @@ def test_a_replaced_layer_is_noticed_and_taken_over_by_rebind(r):
     twin, expected = copy.deepcopy((model, opt))
     model[0] = copy.deepcopy(model[0])
     before = weights(model)
-    with pytest.raises(ValueError, match="not in the model; .* opt.rebind"):
+    with pytest.raises(ValueError, match=r"not in the model; .* opt.rebind"):
         opt.step(closure_of(opt, model, x, y), labels=y)
     assert_weights(model, before, 0)
     opt.rebind(model)

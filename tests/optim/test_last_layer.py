@@ -10,7 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from cases import weights
 from samphire import optim
+from samphire.models import ToyNet, two_views
 from samphire.optim import At, SharpnessAware, asam, every, gsam, last_layer, lsam, sam
+from samphire.optim.feature_runs import FeatureRuns
 from samphire.tree import unit
 
 
@@ -56,6 +58,9 @@ HEAD_RULES = {
     "asam on the head": optim.on("fc", asam(0.3)),
     "gsam on the head": optim.on("fc", gsam(0.2)),
     "every second": every(2, lsam(0.2, head="fc")),
+    "lsam, weights only": lsam(0.2, head="fc", effects="weights"),
+    "lsam, rates only": lsam(0.2, head="fc", effects="rates"),
+    "functional_sam on the head": optim.on("fc", optim.functional_sam(0.2)),
     "looksam on the head": optim.on("fc", optim.looksam(0.2, k=2)),
 }
 
@@ -72,7 +77,7 @@ def train(one_pass, rule, head, loss, dtype=torch.float32, steps=4, rng="replay"
         if one_pass:
             closure = last.one_pass(lambda: model(x), lambda out: loss(out, y))
         else:
-            closure = lambda p: p.backward(loss(model(x), y)) or p.loss
+            closure = lambda p: p.backward(loss(out := model(x), y), out) or p.loss
         seen.append(float(opt.step(closure)))
         seen += [float(opt.last.perturbed_loss), float(opt.last.radius)]
     return copy.deepcopy(model.state_dict()), seen, len(bodies), torch.rand(())
@@ -93,6 +98,104 @@ def test_one_pass_is_bit_identical_to_two_passes(rule, head, loss):
 def test_the_body_runs_once_per_step():
     assert train(True, HEAD_RULES["lsam"], HEADS["linear"], LOSSES["cross entropy"])[2] == 4
     assert train(False, HEAD_RULES["lsam"], HEADS["linear"], LOSSES["cross entropy"])[2] == 8
+
+
+# One effect at a time.
+
+
+@pytest.mark.parametrize("effects", ["weights", "rates", "both"])
+def test_each_effect_is_the_gradient_written_out(effects):
+    """Into the features goes v_b' (p(v_a) - y) / n; the head follows the clean gradient, or with both the phantom's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x, y, rho = torch.randn(7, 4, dtype=torch.float64), torch.randint(3, (7,)), 0.7
+    v, b = (p.detach() for p in model[2].parameters())
+    phi = model[:2](x)
+    residual = lambda v, b: ((phi @ v.T + b).softmax(1) - nn.functional.one_hot(y, 3)).detach() / 7
+    head = lambda r: (r.T @ phi.detach(), r.sum(0))
+    g = head(residual(v, b))
+    length = torch.cat([t.flatten() for t in g]).norm()
+    phantom = tuple(p + rho * t / length for p, t in zip((v, b), g, strict=True))
+    at, along = {"weights": (phantom, v), "rates": ((v, b), phantom[0]), "both": (phantom, phantom[0])}[effects]
+    body = torch.autograd.grad(phi, list(model[0].parameters()), residual(*at) @ along)
+    opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=1.0), lsam(rho, effects=effects))
+    opt.step(last_layer(model).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)))
+    expected = (*body, *(head(residual(*phantom)) if effects == "both" else g))
+    for p, e in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(p.grad, e, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("effects", ["weights", "rates", "both"])
+def test_each_effect_is_the_toy_s_algorithm_at_the_phantom_head(effects):
+    """Equations 10 to 12, with the phantom head of each step as v*; LSAM itself, where the head moves by it too."""
+    net, rho, lr = ToyNet(width=8, generator=torch.Generator().manual_seed(0)).double(), 0.5, 0.1
+    toy = {name: t.detach().clone()[None] for name, t in net.named_parameters()}
+    opt = SharpnessAware(net, torch.optim.SGD(net.parameters(), lr=lr), lsam(rho, effects=effects))
+    one = torch.ones(1, dtype=torch.float64)
+    for seed in range(3):
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.randn(5, 4, generator=draw, dtype=torch.float64)
+        y = torch.randn(5, generator=draw, dtype=torch.float64).sign()
+        with torch.no_grad():
+            Q = -y[:, None] * net.features(x)
+            g = (Q @ net.head.weight[0]).sigmoid() @ Q
+            star = net.head.weight + rho * g / g.norm()
+        algorithm = "lsam" if effects == "both" else effects
+        FeatureRuns(net.phi, toy, [algorithm], rho * one, lr * one, star, one.bool()).step(
+            two_views(x)[None], y[None]
+        )
+        logistic = lambda out, y=y: nn.functional.softplus(-y * out[:, 0]).mean()
+        opt.step(last_layer(net).one_pass(lambda x=x: net.head(net.features(x)), logistic))
+        for name, p in net.named_parameters():
+            torch.testing.assert_close(p.detach(), toy[name][0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("radius", ["head", "features"])
+def test_a_tied_radius_is_that_of_plain_lsam_at_the_product(radius):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x, y = torch.randn(7, 4, dtype=torch.float64), torch.randint(3, (7,))
+    with torch.no_grad():
+        head = sum(p.square().sum() for p in model[2].parameters()).sqrt()
+        features = model[:2](x).square().sum(1).mean().sqrt()
+    factor = float(head if radius == "head" else 1 / features)
+    steps = {}
+    for name, rule in {"tied": lsam(0.3, radius=radius), "plain": lsam(0.3 * factor)}.items():
+        twin = copy.deepcopy(model)
+        opt = SharpnessAware(twin, torch.optim.SGD(twin.parameters(), lr=1.0), rule)
+        opt.step(last_layer(twin).one_pass(lambda twin=twin: twin(x), lambda out: cross_entropy(out, y)))
+        assert float(opt.last.radius) == pytest.approx(0.3 * factor)
+        steps[name] = twin.state_dict()
+    for name, t in steps["tied"].items():
+        torch.testing.assert_close(t, steps["plain"][name], rtol=1e-12, atol=1e-14)
+
+
+def test_a_radius_by_features_needs_one_pass_and_settings_are_not_mixed():
+    model, x, y = Net(), torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+    opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(0.2, radius="features"))
+    with pytest.raises(TypeError, match="must see the features; use last_layer"):
+        opt.step(lambda p: p.backward(cross_entropy(model(x), y)) or p.loss)
+    for mixed in ({"effects": "weights", "theta": 0.5}, {"radius": "head", "theta": 0.5}):
+        with pytest.raises(ValueError, match="lsam takes one of effects, radius and theta, got"):
+            lsam(**mixed)
+
+
+def test_each_effect_runs_the_body_once():
+    for effects in ("weights", "rates"):
+        rule = lsam(0.2, head="fc", effects=effects)
+        assert train(True, rule, HEADS["linear"], LOSSES["cross entropy"])[2] == 4
+
+
+def test_a_closure_that_hides_the_outputs_is_refused():
+    model, x, y = Net(), torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+    opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(0.2, effects="rates"))
+    with pytest.raises(TypeError, match=r"backward was not given the outputs; use p\.backward"):
+        opt.step(lambda p: p.backward(cross_entropy(model(x), y)) or p.loss)
+    with pytest.raises(TypeError, match=r"p\.backward was not called"):
+        for _ in opt.passes():
+            cross_entropy(model(x), y).backward()
+    with pytest.raises(ValueError, match="effects must be 'both' or 'weights' or 'rates', got 'neither'"):
+        lsam(effects="neither")
 
 
 def test_one_pass_under_autocast_and_scaler():
@@ -163,10 +266,15 @@ def test_bad_use_gets_one_sentence():
             ValueError,
             "forward returned something else than the output of the head 'fc'",
         ),
-        (lambda: attempt(TwoHeads(), lsam()), RuntimeError, "the model ran without calling its head 'unused'"),
+        (lambda: attempt(TwoHeads(), lsam()), ValueError, "2 layers that may be its head, 'fc', 'unused'; say which"),
+        (
+            lambda: attempt(TwoHeads(), lsam(head="unused"), head="unused"),
+            RuntimeError,
+            "the model ran without calling its head 'unused'",
+        ),
         (lambda: attempt(Net(), sam()), ValueError, "the rule moves 'conv.0.bias', outside the head 'fc'; use lsam"),
         (lambda: attempt(Net(), optim.m_sharpness(2, lsam())), TypeError, "takes it in parts"),
-        (lambda: last_layer(Net(), "head"), ValueError, "no module named 'head'; it has conv, conv.0"),
+        (lambda: last_layer(Net(), "head"), ValueError, "no module named 'head'; there are conv, conv.0"),
         (lambda: last_layer(Net(), nn.Linear(1, 1)), ValueError, "is not a module of the model"),
         (lambda: last_layer(nn.Conv2d(1, 1, 1)), ValueError, "Conv2d has no Linear layer"),
     ]:

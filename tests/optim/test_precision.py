@@ -22,8 +22,9 @@ def test_bf16_autocast(r):
     for _ in range(20):
         for p in opt.passes(labels=y):
             with torch.autocast("cpu", torch.bfloat16):
-                losses = cross_entropy(model(x[p.examples]), y[p.examples], reduction="none")
-            p.backward(losses)
+                out = model(x[p.examples])
+                losses = cross_entropy(out, y[p.examples], reduction="none")
+            p.backward(losses, out)
         loss = opt.step()
         first = loss if first is None else first
     assert float(loss) < float(first)
@@ -40,8 +41,12 @@ def test_grad_scaler_equals_no_scaler(r, door):
 
     def closure(p):
         opt.zero_grad()
-        losses = cross_entropy(model(x[p.examples]), y[p.examples], reduction="none")
-        p.backward(losses) if p.per_example else scaler.scale(losses.mean()).backward()
+        out = model(x[p.examples])
+        losses = cross_entropy(out, y[p.examples], reduction="none")
+        if p.per_example or p.with_outputs:
+            p.backward(losses, out)
+        else:
+            scaler.scale(losses.mean()).backward()
         return losses.mean()
 
     for _ in range(5):
@@ -49,7 +54,7 @@ def test_grad_scaler_equals_no_scaler(r, door):
             opt.step(closure, labels=y)
         else:
             for p in opt.passes(labels=y):
-                p.backward(cross_entropy(model(x[p.examples]), y[p.examples], reduction="none"))
+                p.backward(cross_entropy(out := model(x[p.examples]), y[p.examples], reduction="none"), out)
             opt.step() if door == "passes" else scaler.step(opt)
         scaler.update()
     assert_weights(model, expected)

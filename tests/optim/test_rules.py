@@ -23,6 +23,7 @@ from samphire.optim import (
     esam,
     every,
     friendly,
+    functional_sam,
     gam,
     gnp,
     gsam,
@@ -99,6 +100,28 @@ GOLDEN = [
 @pytest.mark.parametrize(("r", "w", "expected"), GOLDEN, ids=[repr(r)[:60] for r, _, _ in GOLDEN])
 def test_first_step_is_the_golden_number(r, w, expected):
     assert descent(r, point(*w)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_functional_sam_by_hand():
+    # F = ab at (1, 2), so l' = F = 2, g = (4, 2), eps = (2, 1) / sqrt(20); descend along 2 (b + 1, a + 2) / sqrt(20)
+    product = optim.LossOfOutputs(lambda w: w["a"] * w["b"], lambda out: out**2 / 2)
+    w = {"a": torch.tensor(1.0, dtype=torch.float64), "b": torch.tensor(2.0, dtype=torch.float64)}
+    g = sharpness_aware_gradient(functional_sam(0.5), product, w)
+    assert [g["a"].item(), g["b"].item()] == pytest.approx([4 + 2 / 20**0.5, 2 + 4 / 20**0.5], rel=1e-14)
+
+
+def test_functional_sam_leaves_the_gradient_of_a_linear_model_alone():
+    model = nn.Linear(4, 3).double()
+    x, y = torch.randn(6, 4, dtype=torch.float64), torch.arange(6) % 3
+    w = weights(model)
+    plain = torch.func.grad(mean_loss_of(model, x, y))(w)
+    for name, g in sharpness_aware_gradient(functional_sam(0.5), loss_of(model, x, y), w).items():
+        torch.testing.assert_close(g, plain[name], rtol=1e-13, atol=1e-15)
+
+
+def test_a_rule_that_needs_outputs_refuses_a_loss_without_them():
+    with pytest.raises(TypeError, match="the loss function is no LossOfOutputs"):
+        sharpness_aware_gradient(functional_sam(), quadratic, point(1, -1))
 
 
 def run_sgd(r, steps, lr=0.1, momentum=0.0):
@@ -246,6 +269,11 @@ REDUCES = {
     "imb_sam with no rare class is plain": (imb_sam(0.1, tail=()), sam(0.0)),
     "imb_sam with rare classes alone, weight 1, is sam": (imb_sam(0.1, tail=range(3), weight=1.0), sam(0.1)),
     "entropy_sgd of one inner step is the gradient": (entropy_sgd(1, lr=1.0, average=0.0, noise=0.0), sam(0.0)),
+    "lsam with a running mean is vasso on the head": (lsam(0.1, "3", theta=0.4), optim.on("3", vasso(0.1, 0.4))),
+    "functional_sam on a linear head is lsam's learning rates": (
+        optim.on("3", functional_sam(0.1)),
+        lsam(0.1, head="3", effects="rates"),
+    ),
     "ramp from and to rho is sam": (sam(ramp(0.1, steps=3, start=0.1)), sam(0.1)),
 }
 
@@ -265,12 +293,20 @@ def test_rule_reduces_to_another(left, right):
 
 
 @pytest.mark.parametrize(
-    "r", [sam(0.0), asam(0.0), lsam(0.0, head="3"), random(0.0)], ids=["sam", "asam", "lsam", "random"]
+    "r",
+    [
+        sam(0.0),
+        asam(0.0),
+        random(0.0),
+        functional_sam(0.0),
+        *(lsam(0.0, "3", e) for e in ("both", "weights", "rates")),
+    ],
+    ids=repr,
 )
 def test_rho_zero_is_the_plain_gradient_bit_for_bit(r):
     model, x, y = problem()
-    loss, w = mean_loss_of(model, x, y), weights(model)
-    plain = torch.func.grad(loss)(w)
+    loss, w = loss_of(model, x, y), weights(model)
+    plain = torch.func.grad(mean_loss_of(model, x, y))(w)
     for name, g in sharpness_aware_gradient(r, loss, w).items():
         assert torch.equal(g, plain[name])
 
@@ -287,7 +323,7 @@ def requests(r, model, loss, labels, steps=2):
 
 RADIUS = {"sam": 0.1, "lsam": 0.2, "sam_on": 0.3, "gsam": 0.1, "gnp": 0.1, "looksam": 0.1, "msam": 0.2,
           "random": 0.1, "m_sharpness": 0.1, "stable": 0.1, "cr_sam": 0.1, "stale": 0.1, "friendly": 0.1, "vasso": 0.1,
-          "ae_sam": 0.1, "wsam": 0.1, "imb_sam": 0.1, "esam": 0.1 / 0.6}  # fmt: skip
+          "ae_sam": 0.1, "wsam": 0.1, "imb_sam": 0.1, "functional_sam": 0.1, "esam": 0.1 / 0.6}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -338,9 +374,10 @@ def test_stated_passes_are_the_passes_asked_for(name):
 def test_zero_gradient_means_no_climb_and_no_nan(name):
     model, _, _ = problem()
 
-    def flat_loss(w, examples=slice(None)):
-        return torch.zeros(8)[examples] + sum((0.0 * t).sum() for t in w.values())
-
+    flat_loss = optim.LossOfOutputs(
+        lambda w, examples=slice(None): torch.zeros(8)[examples] + sum((0.0 * t).sum() for t in w.values()),
+        lambda out, examples=slice(None): out,
+    )
     memory = Memory(labels=torch.arange(8) % 3, groups=(Group(tuple(weights(model)), lr=0.1),))
     r = bind(ALL[name], model)
     if name == "entropy_sgd":

@@ -19,7 +19,7 @@ from PIL import Image
 from rich.console import Console
 
 from samphire import records, report
-from samphire.report import Claim, Result, Table
+from samphire.report import Claim, Result, Story, Table
 from samphire.statistics import Estimate, estimate
 
 NASTY = "<script>alert('x')</script> & \"quotes\" </style></td> ü"
@@ -148,6 +148,21 @@ def test_picture_has_its_size_on_white():
     assert image.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
 
 
+def test_a_picture_of_few_colors_is_small_and_looks_the_same(monkeypatch):
+    with report.figure(1, 2, size=(8, 3)) as (fig, (left, right)):
+        right.contourf(np.add.outer(np.arange(40), np.arange(40)) % 37, levels=20, cmap="RdBu")
+        for k, color in enumerate(report.PALETTE):
+            report.curve(left, range(9), [Estimate(k + i * k / 9, 0.3, 5) for i in range(9)], f"{k}", color=color)
+    few, file = report.png(fig), io.BytesIO()
+    monkeypatch.setattr("samphire.report.pictures._few_colors", lambda image: image.getvalue())
+    full = Image.open(io.BytesIO(report.png(fig))).convert("RGB")
+    full.save(file, format="PNG", optimize=True)
+    all_colors, seen = (np.asarray(image.convert("RGB")).astype(int) for image in (full, Image.open(io.BytesIO(few))))
+    assert len(few) < len(file.getvalue()) / 2
+    assert np.abs(seen - all_colors).mean() < 1
+    assert np.quantile(np.abs(seen - all_colors), 0.999) <= 24  # of 255
+
+
 def test_style_leaves_no_trace():
     with matplotlib.rc_context({"font.size": 30, "xtick.direction": "inout"}):
         before = dict(matplotlib.rcParams)
@@ -230,6 +245,7 @@ def full(name="fig2"):
         tables=[Table([NASTY + "head", "n"], [[NASTY + "cell", 1]], NASTY + "caption")],
         claims=[Claim(NASTY + "claim", "contradicted", NASTY + "ours", NASTY + "paper", NASTY + "detail")],
         notes=[NASTY + "note"],
+        settings={"rho-setting": NASTY + "setting"},
         provenance={NASTY + "key": NASTY + "value"},
         seconds=83.2,
         error=NASTY + "error",
@@ -252,6 +268,7 @@ def test_every_text_arrives_as_text():
         "paper",
         "detail",
         "note",
+        "setting",
         "key",
         "value",
         "error",
@@ -260,7 +277,7 @@ def test_every_text_arrives_as_text():
         "page",
     ]:
         assert NASTY + what in text, what
-    assert parsed.values("alt") == [NASTY + "title"] * 2
+    assert parsed.values("alt") == [NASTY + "title (1)", NASTY + "title (2)"]
 
 
 def test_page_is_whole_and_loads_nothing():
@@ -277,12 +294,44 @@ def test_page_is_whole_and_loads_nothing():
     assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def test_page_shows_pictures_first_then_table_claim_and_differences():
-    section = report.page([full()]).partition("<section")[2]
+def test_a_card_shows_its_picture_first_then_both_sides_and_folds_the_rest():
+    card = report.page([full()]).partition("<article")[2].partition("</article>")[0]
+    parts = ("<img", "says", "<details", 'class="claims"', "<table", "Differences", "rho-setting", "computed in")
+    order = [card.index(part) for part in parts]
+    assert order == sorted(order)
+
+
+def test_a_card_counts_its_claims_and_shows_the_number_that_matters():
+    claims = [Claim("a", "holds", "1 of 2"), Claim("b", "holds", "3 of 4", main=True), Claim("c", "open", "5 of 6")]
+    one = result(claims=claims)
+    assert one.main == claims[1]
+    assert one.counts == {"holds": 2, "open": 1}
+    card = "".join(Parsed(report.page([one]).partition("<article")[2].partition("<details")[0]).texts)
+    assert "2 of 3 hold" in card
+    assert "3 of 4" in card
+    assert "1 of 2" not in card
+    assert result(claims=claims[2:]).main == claims[2]
+    assert result().main is None
+
+
+STORY = Story("Why?", "Because.", [("fig2", 1, "Look here."), ("fig9", 0, "Not there.")])
+
+
+def test_the_story_comes_first_with_the_pictures_that_are_there():
+    page = report.page([full()], story=STORY)
     order = [
-        section.index(part) for part in ("<img", "says", "<table", 'class="claims"', "Differences", "computed in")
+        page.index(part) for part in ("Why?", "Because.", "<nav", "<img", "Look here.", "<article", "All claims")
     ]
     assert order == sorted(order)
+    assert "Not there." not in page
+    assert Parsed(page).values("src").count(Parsed(page).values("src")[0]) == 2  # in the story and in its card
+
+
+def test_an_unfinished_page_names_what_is_to_come_and_loads_itself_again():
+    page = report.page([result()], pending={"fig3": "Later.", "fig4": "Last."})
+    assert "Still to come: fig3, fig4." in "".join(Parsed(page).texts)
+    assert ("meta", "http-equiv", "refresh") in Parsed(page).attributes
+    assert "refresh" not in report.page([result()])
 
 
 def test_pictures_are_inside_and_at_their_size():
@@ -296,16 +345,19 @@ def test_pictures_are_inside_and_at_their_size():
 def test_links_land_and_summary_counts():
     claims = [Claim("a", "holds"), Claim("b", "holds"), Claim("c", "contradicted")]
     parsed = Parsed(report.page([result(claims=claims, seconds=83.2), result("fig3"), result("fig4", error="e")]))
-    assert {href[1:] for href in parsed.values("href")} == set(parsed.values("id")) == {"fig2", "fig3", "fig4"}
+    assert (
+        {href[1:] for href in parsed.values("href")} == {"fig2", "fig3", "fig4", "claims"} <= set(parsed.values("id"))
+    )
     text = "".join(parsed.texts)
     counts = "Of what the paper claims, 2 hold, 1 is contradicted, 1 is open, 1 could not be computed."
     assert f"{counts} Computed in 1 min 23 s." in text
-    assert parsed.values("rowspan") == ["3", "3", "1", "1", "1", "1"]
+    rows = [value for tag, name, value in parsed.attributes if (tag, name) == ("tr", "class")]
+    assert rows == ["holds", "holds", "contradicted", "open", "failed"]
 
 
 def test_page_tags_are_balanced():
     page = report.page([full(), result("fig3")], {"cpu": "x"})
-    body = re.sub(r"<(meta|img|br)[^>]*>|<!doctype html>", "", page)
+    body = re.sub(r"<(meta|img|br|input)[^>]*>|<!doctype html>", "", page)
     open_tags = []
     for closing, tag in re.findall(r"<(/?)([a-z][a-z0-9]*)", body):
         if closing:

@@ -74,8 +74,8 @@ def test_lists_of_a_grid_can_be_replaced():
         (lambda: sweep.grid("cifar-mnist", seeds=()), "a grid must have a job"),
         (lambda: sweep.select([], by="test_error"), "no criterion is named 'test_error'; did you mean 'val_error'"),
         (
-            lambda: sweep.run([], print, ".", on="slurm"),
-            "no executor is named 'slurm'; there are here, processes, ray",
+            lambda: sweep.run([], print, ".", on="cloud"),
+            "no executor is named 'cloud'; there are here, processes, ray, slurm",
         ),
         (lambda: sweep.run([], print, ".", on="processes", workers=0), "workers must be a whole number >= 1, got 0"),
         (lambda: sweep.run([], print, ".", workers=2), "one job at a time, got workers=2; take on='processes'"),
@@ -227,6 +227,35 @@ def test_without_ray_the_way_out_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"needs Ray; pip install 'samphire\[ray\]', or take on='processes'"):
         sweep.run(JOBS, work, tmp_path, on="ray")
+
+
+def at_its_time_limit(job, run, epoch, told):
+    """What SLURM does shortly before the limit: a signal, once for each job."""
+    if epoch == 1 and not (told / str(job.number)).exists():
+        (told / str(job.number)).touch()
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+
+def test_slurm_jobs_are_queued_again_at_their_time_limit_and_resume(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sweep.executors, "POLL", 0.05)
+    out, told = tmp_path / "runs", tmp_path / "told"
+    told.mkdir()
+    train = partial(work, out=out, fault=partial(at_its_time_limit, told=told))
+    swept = sweep.run(JOBS[:2], train, out, on="slurm", address="local")
+    assert not swept.failed
+    assert rows_of(out) == expected(JOBS[:2])
+    sessions = [records.files.read_rows(run.folder / "sessions.jsonl") for run in records.read(out)]
+    assert [[session["rows"] for session in both] for both in sessions] == [[1, 2], [1, 2]]
+
+
+def test_without_slurm_the_way_out_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="needs sbatch, and there is none here; run it where SLURM is"):
+        sweep.run(JOBS, work, tmp_path, on="slurm")
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ValueError, match=r"needs submitit; pip install 'samphire\[slurm\]', or take on='processes'"):
+        sweep.run(JOBS, work, tmp_path, on="slurm")
 
 
 def note_environment(job, run, epoch):

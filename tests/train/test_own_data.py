@@ -102,8 +102,8 @@ def test_other_images_under_the_same_name_are_refused_with_both_named(tmp_path):
         fit(config, second, tmp_path / "runs", cache=tmp_path / "cache")
     for words in (
         ("train", "waterbirds", *SMALL[:2], "epochs=1", *SMALL[3:], "--out", tmp_path / "runs"),
-        ("probe", run.folder),
-        ("sharpness", run.folder, "--examples", 8),
+        ("probe", run.folder, "--trust"),
+        ("sharpness", run.folder, "--examples", 8, "--trust"),
         ("sweep", "waterbirds", *SMALL[:2], "epochs=1", *SMALL[3:6], "lr=0.1", "rho=0", "--out", tmp_path / "runs"),
     ):
         result = call(*words, "--root", second, "--cache", tmp_path / "cache")
@@ -140,24 +140,22 @@ def test_every_command_takes_a_folder(birds, tmp_path):
     assert "list.csv: column picture is taken for the image." in trained.stderr
     assert "worst-group" in trained.stdout
     (run,) = (path.parent for path in (tmp_path / "runs").glob("*/config.json"))
-    probed = call("probe", run, "--data", birds, *OPTIONS, "--resamples", 1, "--json", *where)
+    probed = call("probe", run, "--trust", "--data", birds, *OPTIONS, "--resamples", 1, "--json", *where)
     assert probed.exit_code == 0, probed.output
     assert {"kind", "background"} <= {json.loads(line).get("feature") for line in probed.stdout.splitlines()}
-    sharp = call("sharpness", run, "--data", birds, *OPTIONS, "--examples", 8, "--json", *where)
+    sharp = call("sharpness", run, "--trust", "--data", birds, *OPTIONS, "--examples", 8, "--json", *where)
     assert sharp.exit_code == 0, sharp.output
     swept = call("sweep", birds, *SMALL[:6], "lr=0.1", "rho=0", *OPTIONS, "--out", tmp_path / "runs", *where)
     assert swept.exit_code == 0, swept.output
     assert len(list((tmp_path / "runs").glob("*/config.json"))) == 1  # the sweep's only job was done
-    without = call("probe", run, *where)
+    without = call("probe", run, "--trust", *where)
     assert "are data of your own; give them again" in str(without.exception)
 
 
 def test_columns_are_for_data_of_ones_own():
     result = call("train", "waterbirds", "--label", "y")
     assert "--label is for data of your own, got 'y'" in str(result.exception)
-    assert "there is no data set and no folder 'waterbird'; did you mean 'waterbirds'?" in str(
-        call("train", "waterbird").exception
-    )
+    assert "no data set is named 'waterbird'; did you mean 'waterbirds'?" in str(call("train", "waterbird").exception)
 
 
 def test_own_data_have_settings():
@@ -203,6 +201,19 @@ def test_rows_of_numbers_are_trained_on(tmp_path):
     assert run.rows[-1]["test_plain"] < 0.12
     assert run.rows[-1]["probe"]["outcome"] < 0.12
     assert run.rows[-1]["probe"]["site"] > 0.3
+
+
+def test_groups_that_cannot_be_judged_are_refused_before_training(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(60, 6)), np.repeat([0, 1], 30)
+    site = np.where(np.arange(60) < 57, "A", "B")  # none of class 0
+    opened = data.open({"x": x, "label": y, "site": site})
+    config = appendix_b(opened.name, model="test_own_data:rows_network", weights=None, epochs=1, batch=16)
+    message = r"label=0, site=B has .*name fewer attributes \(--features\), or write resamples=0"
+    with pytest.raises(ValueError, match=message):
+        fit(config, out=tmp_path / "runs", parts=opened)
+    assert not list(tmp_path.glob("runs/*/model.pt"))
+    row = fit(replace(config, resamples=0), out=tmp_path / "runs", parts=opened).rows[-1]
+    assert set(row["test_groups"]) == {"label=0, site=A", "label=1, site=A", "label=1, site=B"}
 
 
 def test_examples_without_an_attribute_are_trained_on_and_judged_where_they_can(tmp_path):

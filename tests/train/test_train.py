@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
 import trees
-from samphire import data, models, probes, records
+from samphire import baselines, data, models, probes, records
 from samphire.cli import app
 from samphire.data import augment
 from samphire.data.parts import load_parts, some
@@ -73,7 +74,9 @@ def plain_loop(config, root, climb):
     net = models.load(config.model, 5, generator=torch.Generator().manual_seed(records.seed(config.seed, "init")))
     net = net.to(memory_format=torch.channels_last)  # rounds otherwise, and rounding grows
     params, step, steps = list(net.parameters()), 0, config.epochs * math.ceil(len(train) / config.batch)
-    opt = torch.optim.SGD(params, lr=config.lr, momentum=0.9)
+    kinds = {"sgd": partial(torch.optim.SGD, momentum=0.9), "adam": partial(torch.optim.Adam, betas=(0.8, 0.9)),
+             "adamw": partial(torch.optim.AdamW, weight_decay=0.1)}  # fmt: skip
+    opt = kinds[config.base](params, lr=config.lr)
     mean = augment.moments(train.images)[0]
     losses = []
     for epoch in range(config.epochs):
@@ -117,8 +120,20 @@ def test_a_run_is_the_loop_written_out(root, tmp_path, rule, climb):
     with torch.random.fork_rng():
         net, losses = plain_loop(config, root, climb)
     assert [row["loss"] for row in trained.rows] == pytest.approx(losses, rel=1e-5)
-    for name, t in weights_of(trained).items():
-        torch.testing.assert_close(t, net.state_dict()[name], rtol=0, atol=2e-4)  # rounding grows with the steps
+    stored = weights_of(trained)
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(stored[name], p.detach(), rtol=0, atol=2e-4)  # rounding grows with the steps
+
+
+@pytest.mark.parametrize(
+    "settings", [{"base": "adam", "base_settings": (("betas", (0.8, 0.9)),)}, {"base": "adamw", "weight_decay": 0.1}]
+)
+def test_a_run_with_another_base_is_the_loop_written_out(root, tmp_path, settings):
+    config = replace(DOMINOES, epochs=2, lr=1e-3, rule="sam", rho=0.1, **settings)
+    trained = fit(config, root, tmp_path)
+    with torch.random.fork_rng():
+        losses = plain_loop(config, root, "all")[1]
+    assert [row["loss"] for row in trained.rows] == pytest.approx(losses, rel=1e-4)
 
 
 def test_the_last_row_is_what_the_stored_network_does(root, tmp_path):
@@ -216,8 +231,12 @@ MEMORIES = [
     {"rule": "sam", "rho": 0.1},
     {"rule": "looksam", "rho": 0.1},
     {"rule": "vasso", "rho": 0.1},
+    {"rule": "sam", "rho": 0.1, "base": "adamw", "lr": 0.01},
+    {"base": "muon", "lr": 0.01},
     {"method": "group_dro", "method_settings": (("eta", 0.5),)},
     {"method": "jtt", "method_settings": (("epochs", 1), ("times", 2))},
+    {"method": "useful", "method_settings": (("epochs", 1), ("times", 2))},
+    {"method": "swa", "method_settings": (("epochs", 2),)},
     {"method": "dfr", "method_settings": (("resamples", 1),), "resamples": 1},
 ]
 
@@ -243,7 +262,7 @@ def killed_at(monkeypatch, when, places):
 WRITES = (records, "write_atomic"), (run_files, "write_atomic"), (records.Run, "append")
 
 
-@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: s.get("rule") or s["method"])
+@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: " ".join(v for v in s.values() if type(v) is str))
 def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_does(
     root, tmp_path, monkeypatch, settings
 ):
@@ -259,7 +278,7 @@ def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_d
         assert_same(whole, fit(config, root, tmp_path / str(when)))
 
 
-@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: s.get("rule") or s["method"])
+@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: " ".join(v for v in s.values() if type(v) is str))
 def test_a_run_killed_in_an_epoch_ends_where_an_uninterrupted_one_does(root, tmp_path, monkeypatch, settings):
     config = replace(DOMINOES, **settings)
     whole = fit(config, root, tmp_path / "whole")
@@ -388,6 +407,44 @@ def test_jtt_repeats_what_the_first_training_got_wrong(root, tmp_path, monkeypat
     assert np.bincount(second[0]).tolist() == np.where(wrong, 5, 1).tolist()
 
 
+def test_useful_repeats_the_slow_part_of_each_class(root, tmp_path, monkeypatch):
+    visits, real = [], augment.batches
+    monkeypatch.setattr(
+        training.augment, "batches", lambda *a, **k: visits.append(k.get("positions")) or real(*a, **k)
+    )
+    config = replace(DOMINOES, epochs=2, method="useful", method_settings=(("epochs", 1), ("times", 3)))
+    fit(config, root, tmp_path)
+    train = load_parts("fmnist-mnist", root).train
+    first = fit(methods.first_training(config), root, tmp_path)
+    logits = torch.from_numpy(probes.features(load_network(first.folder), train.images, ""))
+    slow = baselines.slow_part(logits, train.label)
+    again = np.bincount(visits[-2], minlength=len(train))
+    assert set(again[slow]) == {3}
+    assert again.sum() == len(train) + 2 * len(slow)
+
+
+def test_swa_ends_at_the_mean_of_the_last_epochs_weights(root, tmp_path):
+    config = replace(DOMINOES, schedule="constant", keep=(1, 2))
+    plain = fit(replace(config, keep=(1, 2, 3)), root, tmp_path)
+    mean = fit(replace(config, method="swa", method_settings=(("epochs", 2),)), root, tmp_path)
+    (second, third), end = (weights_of(plain, f"epoch-{n}.pt") for n in (2, 3)), weights_of(mean)
+    for name in ("0.weight", "1.bias", "6.weight"):
+        torch.testing.assert_close(end[name], (second[name] + third[name]) / 2)
+    assert torch.equal(weights_of(mean, "epoch-2.pt")["0.weight"], second["0.weight"])
+    by_batch, by_running = errors_by_mode(load_network(mean.folder), load_parts("fmnist-mnist", root).train)
+    assert abs(by_batch - by_running) < 0.1
+
+
+def test_spectral_decoupling_keeps_the_logits_small(root, tmp_path):
+    config = replace(DOMINOES, epochs=2)
+    images = load_parts("fmnist-mnist", root).train.images
+    size = lambda c: np.square(probes.features(load_network(fit(c, root, tmp_path).folder), images, "")).sum(1).mean()
+    decoupled = replace(config, method="spectral_decoupling", method_settings=(("lam", 0.5),))
+    assert size(decoupled) < size(config) / 4
+    none = fit(replace(config, method="spectral_decoupling", method_settings=(("lam", 0.0),)), root, tmp_path)
+    assert without_seconds(none.rows) == without_seconds(fit(config, root, tmp_path).rows)
+
+
 def test_dfr_is_another_head_on_the_same_features(root, tmp_path):
     config = replace(BIRDS, resamples=1)
     plain = fit(config, root, tmp_path / "runs", cache=tmp_path / "cache")
@@ -461,6 +518,65 @@ def test_torchrun_runs_the_command(root, tmp_path):
     assert row["epoch"] == 1
 
 
+# BatchNorm
+
+
+def slow(num_classes=2, generator=None):
+    """A network whose statistics move by a hundredth a step."""
+    net = small(num_classes)
+    net[1].momentum = 0.01
+    return net
+
+
+def errors_by_mode(net, split, size=50):
+    """Shares of wrong answers with the batches' statistics and with the running ones."""
+    x, y = net.normalize(torch.from_numpy(np.array(split.images))), torch.from_numpy(split.label)
+    net[5].eval()  # dropout
+    wrong = []
+    for train in (True, False):
+        net[1].train(train)
+        with torch.no_grad():
+            wrong.append(
+                torch.cat([net(a).argmax(1) != b for a, b in zip(x.split(size), y.split(size), strict=True)])
+            )
+    return [w.double().mean().item() for w in wrong]
+
+
+def test_a_network_is_judged_and_kept_with_the_statistics_of_its_weights(root, tmp_path):
+    first = fit(replace(DOMINOES, model="test_train:slow"), root, tmp_path)
+    pretrained = weights_of(first) | {
+        "1.running_mean": torch.full((6,), 40.0),
+        "1.running_var": torch.full((6,), 900.0),
+    }
+    torch.save(pretrained, tmp_path / "pretrained.pt")  # as of images from 0 to 255
+    config = replace(DOMINOES, model="test_train:slow", weights=str(tmp_path / "pretrained.pt"), keep=(1,), seed=1)
+    trained = fit(config, root, tmp_path)
+    train = load_parts("fmnist-mnist", root).train
+    for weights in ("epoch-1.pt", "model.pt"):
+        by_batch, by_running = errors_by_mode(load_network(trained.folder, weights), train)
+        assert by_batch < 0.7  # of five classes
+        assert abs(by_batch - by_running) < 0.1
+    assert trained.rows[-1]["val_error"] < 0.7
+
+
+def test_statistics_come_from_whole_batches_and_leave_the_weights_alone(root, tmp_path, monkeypatch):
+    sizes = []
+    real = training.refresh_batchnorm
+
+    def watched(net, data):
+        before = {name: p.clone() for name, p in net.named_parameters()}
+        real(net, (sizes.append(len(x)) or x for x in data))
+        assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())
+
+    monkeypatch.setattr(training, "refresh_batchnorm", watched)
+    fit(replace(DOMINOES, epochs=1, batch=70), root, tmp_path / "a")
+    n = len(load_parts("fmnist-mnist", root).train)
+    assert sizes == [70] * min(training.STATISTICS_FROM, n // 70)
+    sizes.clear()
+    fit(replace(DOMINOES, epochs=1, batch=n + 1), root, tmp_path / "b")
+    assert sizes == [n]
+
+
 # Input
 
 
@@ -489,6 +605,13 @@ def test_torchrun_runs_the_command(root, tmp_path):
         (["method=group_dro", "method.eta=x"], "method.eta must be a finite number >= 0, got 'x'"),
         (["method=dro"], "no method is named 'dro'; did you mean"),
         (["method=jtt", "method.lambda=3"], "jtt has no setting 'lambda'; its settings: epochs, times"),
+        (["base=adm"], "no base is named 'adm'; did you mean 'adam'?"),
+        (["base=adam", "base.beta=1"], "adam has no setting base.beta; its settings: betas, eps"),
+        (["base=adam", "base.betas=0.9"], r"base.betas must be two numbers in \[0, 1\), got 0.9; write for instance"),
+        (["base=muon", "base.ns_steps=0"], "base.ns_steps must be a whole number >= 1, got 0"),
+        (["base.nesterov=2"], "base.nesterov must be true or false, got 2"),
+        (["base=adam", "momentum=0.5"], "momentum is SGD's, got 0.5 for adam; write base.betas="),
+        (["method=swa", "method.epochs=30"], r"method.epochs of swa must be a whole number in \[1, 20\], got 30"),
         (["epochs=0"], "epochs must be a whole number >= 1, got 0"),
         (["lr=fast"], "lr must be a finite number > 0, got 'fast'"),
         (["momentum=1"], r"momentum must be a finite number in \[0, 1\), got 1"),
@@ -515,6 +638,7 @@ def test_sets_with_domains_need_a_target():
 def test_words_become_settings():
     assert parse("cifar-mnist", ["rule=imb_sam", "rule.tail=1"]).rule_settings == (("tail", (1,)),)
     assert parse("waterbirds", ["augment=no"]).augment is False
+    assert parse("cifar-mnist", ["base=adam", "base.betas=0.8,0.9"]).base_settings == (("betas", (0.8, 0.9)),)
     assert parse("cifar-mnist", ["rule=m_sharpness"]).optimizer_rule(steps=1).m == 16
     assert parse("cifar-mnist", ["rule=ae_sam"]).optimizer_rule(steps=70).steps == 70
 
@@ -542,6 +666,11 @@ def test_the_command_prints_its_settings(root):
     for words in ("batch 128", "epochs 100", "weight_decay 0.0001", "method.times 50", "rule.k 3"):
         name, value = words.split()
         assert any(name in line and value in line for line in result.stdout.splitlines()), words
+
+
+def test_settings_added_later_leave_the_keys_of_stored_runs_alone():
+    config = appendix_b("cifar-mnist", lr=0.01, resamples=0, seed=10)
+    assert records.key(config) == "d34ca712118e7e2f"
 
 
 def test_the_paper_s_settings():

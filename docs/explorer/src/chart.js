@@ -43,7 +43,8 @@ function* grid(x, y, sx, sy, { right, bottom, height }) {
   }
   yield `<line class="axis" x1="${left}" x2="${right}" y1="${bottom}" y2="${bottom}"/>`;
   yield `<text class="label" x="${(left + right) / 2}" y="${height - 8}" ${middle}>${x.label}</text>`;
-  yield `<text class="label" transform="translate(11 ${(MARGIN.top + bottom) / 2}) rotate(-90)" ${middle}>${y.label}</text>`;
+  const turned = `transform="translate(11 ${(MARGIN.top + bottom) / 2}) rotate(-90)"`;
+  yield `<text class="label" ${turned} ${middle}>${y.label}</text>`;
 }
 
 function shape({ line, band, dots, kind }, sx, sy) {
@@ -51,7 +52,8 @@ function shape({ line, band, dots, kind }, sx, sy) {
   if (!known.length) return "";
   if (line) return `<path class="line ${kind}" d="M${known.map(([x, y]) => `${sx(x)} ${sy(y)}`).join("L")}"/>`;
   if (dots) return `<path class="dot ${kind}" d="${known.map(([x, y, r]) => circle(sx(x), sy(y), r)).join("")}"/>`;
-  const upper = known.map(([x, , high]) => `${sx(x)} ${sy(high)}`), lower = known.map(([x, low]) => `${sx(x)} ${sy(low)}`);
+  const upper = known.map(([x, , high]) => `${sx(x)} ${sy(high)}`);
+  const lower = known.map(([x, low]) => `${sx(x)} ${sy(low)}`);
   return `<path class="band ${kind}" d="M${[...upper, ...lower.reverse()].join("L")}Z"/>`;
 }
 

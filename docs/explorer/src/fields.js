@@ -5,7 +5,8 @@ import { SPANS } from "./settings.js";
 /** Draws one plane on a canvas and tells which point a pointer is at. */
 export class Field {
   constructor(canvas, feature) {
-    Object.assign(this, { canvas, feature, context: canvas.getContext("2d"), small: document.createElement("canvas") });
+    Object.assign(this, { canvas, feature, context: canvas.getContext("2d") });
+    this.small = document.createElement("canvas"); // one pixel for each point of the grid
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 

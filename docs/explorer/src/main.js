@@ -32,6 +32,7 @@ worker.onmessage = ({ data }) => {
 
 /** Draws the newest frame; what arrives in the meantime waits. */
 function draw() {
+  if (next.id !== id) return (next = null);
   const ended = playing && !next.playing, { epochs } = next.settings;
   frame = next;
   setPlaying(frame.playing);
@@ -66,8 +67,7 @@ function setPlaying(now) {
 /** Both runs anew with the settings of now; then play, or go to an epoch. */
 function restart({ play = false, until = 0 } = {}) {
   id += 1;
-  send({ type: "reset", id, settings, until });
-  if (play) send({ type: "play", speed: speed() });
+  send({ type: "reset", id, settings, until, speed: play ? speed() : 0 });
   playing = play || until > 0;
 }
 
@@ -103,17 +103,20 @@ function buildControls() {
     select.innerHTML = options(ALGORITHM_NAMES);
     select.addEventListener("input", () => change({ [select.dataset.choice]: select.value }));
   }
-  $("#preset").insertAdjacentHTML("beforeend", options(Object.fromEntries(Object.entries(PRESETS).map(([name, { title }]) => [name, title]))));
+  const titles = Object.entries(PRESETS).map(([name, { title }]) => [name, title]);
+  $("#preset").insertAdjacentHTML("beforeend", options(Object.fromEntries(titles)));
 }
 
-const options = (names) => Object.entries(names).map(([value, name]) => `<option value="${value}">${name}</option>`).join("");
+function options(names) {
+  return Object.entries(names).map(([value, name]) => `<option value="${value}">${name}</option>`).join("");
+}
 
 function control(name) {
   const { choices, values, min, max, step } = SETTINGS[name];
   if (choices) return `<select id="set-${name}">${options(choices)}</select>`;
-  if (name === "seed") return `<input id="set-seed" type="number" min="${min}" max="${max}" step="${step}" inputmode="numeric">`;
   if (values) return `<input id="set-${name}" type="range" min="0" max="${values.length - 1}" step="1">`;
-  return `<input id="set-${name}" type="range" min="${min}" max="${max}" step="${step}">`;
+  const type = name === "seed" ? "number" : "range";
+  return `<input id="set-${name}" type="${type}" min="${min}" max="${max}" step="${step}">`;
 }
 
 function valueOf(name, input) {
@@ -125,21 +128,19 @@ function valueOf(name, input) {
 
 function showSettings() {
   for (const host of $$("[data-setting]")) {
-    const name = host.dataset.setting, input = host.querySelector("input, select"), { values, choices } = SETTINGS[name];
-    const text = `${settings[name]}${name === "chi" ? "°" : ""}`;
-    if (document.activeElement !== input || input.type !== "number") input.value = values ? values.indexOf(settings[name]) : settings[name];
+    const name = host.dataset.setting, value = settings[name], { values, start } = SETTINGS[name];
+    const input = host.querySelector("input, select"), text = `${value}${name === "chi" ? "°" : ""}`;
+    if (name === "level") input.max = noiseLevels(settings.corruption).most;
+    const typing = input.type === "number" && document.activeElement === input;
+    if (!typing) input.value = values ? values.indexOf(value) : value;
     if (input.type === "range") {
       host.querySelector("output").textContent = text;
       input.setAttribute("aria-valuetext", text);
     }
-    host.classList.toggle("changed", settings[name] !== SETTINGS[name].start);
-    if (choices && name === "where") host.hidden = settings.corruption === "none";
+    host.classList.toggle("changed", value !== start);
   }
-  const used = [settings.left, settings.right];
-  $("[data-setting=level]").hidden = settings.corruption === "none";
-  $("#set-level").max = noiseLevels(settings.corruption).most;
-  $("#set-level").value = settings.level;
-  $("[data-setting=vStar]").hidden = !used.some(usesStar);
+  for (const name of ["level", "where"]) $(`[data-setting=${name}]`).hidden = settings.corruption === "none";
+  $("[data-setting=vStar]").hidden = ![settings.left, settings.right].some(usesStar);
   for (const select of $$("[data-choice]")) select.value = settings[select.dataset.choice];
 }
 
@@ -169,9 +170,11 @@ function showTour(step) {
   $("#controls").open = false;
   $("#tour-count").textContent = `Step ${step + 1} of ${TOUR.length}`;
   $("#tour-title").textContent = title;
-  $("#tour-look").textContent = look;
+  $("#tour-look").textContent = unbroken(look);
   $("#tour-question").textContent = question;
-  $("#tour-options").innerHTML = choices.map((text, k) => `<button type="button" data-option="${k}" aria-pressed="false">${text}</button>`).join("");
+  $("#tour-options").innerHTML = choices
+    .map((text, k) => `<button type="button" data-option="${k}" aria-pressed="false">${text}</button>`)
+    .join("");
   $("#tour-why").textContent = "";
   $("#tour-back").disabled = step === 0;
   $("#tour-next").textContent = step + 1 < TOUR.length ? "Next" : "Finish";
@@ -187,9 +190,14 @@ function answer(option) {
     button.classList.toggle("right-answer", k === right);
     button.classList.toggle("wrong-answer", k === option && k !== right);
   }
-  $("#tour-why").textContent = `${option === right ? "Yes." : "Watch:"} ${why}`;
+  $("#tour-why").textContent = unbroken(`${option === right ? "Yes." : "Watch:"} ${why}`);
   if (!playing) toggle();
   if (wide()) goToCard();
+}
+
+/** A text in which no line ends between a number and its unit or at an equals sign. */
+function unbroken(text) {
+  return text.replaceAll(" %", "\u00a0%").replaceAll(" = ", "\u00a0=\u00a0");
 }
 
 function closeTour() {
@@ -216,15 +224,18 @@ function listen() {
     closeTour();
     $("#caption").hidden = false;
     $("#caption-title").textContent = preset.title;
-    $("#caption-text").textContent = preset.text;
+    $("#caption-text").textContent = unbroken(preset.text);
     applyPreset(preset, true);
-    goToCard();
+    if (wide()) goToCard();
   });
+  $("#caption-go").addEventListener("click", goToCard);
   $("#tour-open").addEventListener("click", () => showTour(0));
   $("#tour-close").addEventListener("click", closeTour);
   $("#tour-back").addEventListener("click", () => showTour(place - 1));
   $("#tour-next").addEventListener("click", () => (place + 1 < TOUR.length ? showTour(place + 1) : closeTour()));
-  $("#tour-options").addEventListener("click", ({ target }) => target.dataset.option && answer(Number(target.dataset.option)));
+  $("#tour-options").addEventListener("click", ({ target }) => {
+    if (target.dataset.option) answer(Number(target.dataset.option));
+  });
   $("#python-open").addEventListener("click", () => {
     $("#python-code").textContent = toPython(settings);
     $("#python").showModal();
@@ -246,7 +257,8 @@ function listen() {
 }
 
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, button, summary, a, dialog")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("input, select, button, summary, a, dialog")) return; // these have keys of their own
   const click = { " ": "#play", ".": "#step-batch", e: "#step-epoch", r: "#reset" }[event.key.toLowerCase()];
   if (!click) return;
   event.preventDefault();

@@ -1,6 +1,6 @@
-// Products of small dense matrices, by rows in Float64Arrays. Loops go over blocks of 2 rows by 4, so that each number
-// that is loaded serves several products; single rows of the second matrix follow where their number is not divisible
-// by 4. The number of rows of the first one is always even: an example has two views.
+// Products of small dense matrices, by rows in Float64Arrays. Loops go over blocks of 2 rows by 4, so that a number
+// that is loaded serves several products; what does not fill a block of 4 follows one by one. The number of rows of
+// the first matrix is always even: an example has two views.
 
 /** out[r, o] = bias[o] + sum_k a[r, k] b[o, k] */
 export function timesTransposed(out, a, b, bias, rows, outputs, inner) {

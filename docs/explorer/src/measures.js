@@ -57,12 +57,12 @@ export function field(weights, feature, span, size) {
 /**
  * Every training point's importance weight at the real parameter and at the one that the algorithm uses instead, and
  * the contributions y v_k Phi_k of its features. The phantom parameter is that of the point's batch, in an order of
- * its own; an intervention uses v*; where the algorithm has neither, it is LSAM's with the radius of the run beside it.
+ * its own; an intervention uses v*; where the algorithm has neither, it is LSAM's with the other run's radius.
  */
 export function pointMeasures(run, rho) {
   const { settings, points, views, weights } = run, v = weights["head.weight"];
   const features = phi(weights, views), n = points.n;
-  const real = new Float64Array(n), used = new Float64Array(n), easy = new Float64Array(n), hard = new Float64Array(n);
+  const [real, used, easy, hard] = Array.from({ length: 4 }, () => new Float64Array(n));
   for (let i = 0; i < n; i++) {
     easy[i] = points.y[i] * v[0] * features[2 * i];
     hard[i] = points.y[i] * v[1] * features[2 * i + 1];

@@ -39,9 +39,10 @@ export function initialWeights(random) {
 export class Body {
   constructor(rows) {
     const hidden = () => new Float64Array(rows * WIDTH);
+    const norm = (name) => ({ name, n: hidden(), h: hidden(), rstd: new Float64Array(rows) });
     this.rows = rows;
     this.z = hidden();
-    this.layers = ["phi.1", "phi.4"].map((name) => ({ name, n: hidden(), h: hidden(), rstd: new Float64Array(rows) }));
+    this.layers = [norm("phi.1"), norm("phi.4")];
     this.out = new Float64Array(rows);
     this.d = [hidden(), hidden()];
   }

@@ -1,6 +1,7 @@
 // The charts: each makes axes, layers and a sentence from a frame. Color is the run; solid is where the update is
 // computed (the phantom parameter, or v*), dashed the real parameter; gray is the easy feature.
 
+import { kindOfRun } from "./reference.js";
 import { ALGORITHM_NAMES, climbs, usesStar } from "./settings.js";
 
 export const SIDES = ["left", "right"];
@@ -8,9 +9,12 @@ const SHARE = { from: 0, to: 100 };
 const FACTOR_RANGE = { from: -0.5, to: 2 }, RATIO_RANGE = { from: 0, to: 4 };
 
 /** Numbers for people. */
-export const percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "–");
-export const fixed = (value, digits = 2) => (Number.isFinite(value) ? value.toFixed(digits).replace("-", "−") : "–");
+export const percent = (share) => `${fixed(100 * share, 1)} %`;
 export const nameOf = (pane) => ALGORITHM_NAMES[pane.algorithm];
+
+export function fixed(value, digits = 2) {
+  return Number.isFinite(value) ? value.toFixed(digits).replace("-", "−") : "–";
+}
 
 /** What a pane's second weights are. */
 export function usedName({ algorithm }) {
@@ -28,7 +32,8 @@ export const PICTURES = {
     frame.panes.forEach((pane, s) => {
       const known = reference.at(frame.settings, pane.algorithm), last = pane.errors.at(-1);
       const course = (kind) => pane.errors.map((e) => [e.epoch, 100 * e[kind]]);
-      if (known) bands.push({ band: [0, to].map((x) => [x, 100 * known.low, 100 * known.high]), kind: SIDES[s] });
+      const across = ({ low, high }) => [0, to].map((x) => [x, 100 * low, 100 * high]);
+      for (const kind of known ? ["hard", "easy"] : []) bands.push({ band: across(known[kind]), kind: SIDES[s] });
       easy.push({ line: course("easy"), kind: `${SIDES[s]} thin` });
       hard.push({ line: course("hard"), kind: `${SIDES[s]} thick` });
       hard.push({ dots: [[last.epoch, 100 * last.hard, 4]], kind: SIDES[s] });
@@ -48,11 +53,11 @@ export const PICTURES = {
   radius(frame, { reference, finished }) {
     const curve = reference.curve(frame.settings) ?? [];
     const layers = [
-      { band: curve.map(({ rho, low, high }) => [rho, 100 * low, 100 * high]), kind: "gray" },
-      { line: curve.map(({ rho, mean }) => [rho, 100 * mean]), kind: "gray thick" },
+      { band: curve.map(({ rho, hard }) => [rho, 100 * hard.low, 100 * hard.high]), kind: "gray" },
+      { line: curve.map(({ rho, hard }) => [rho, 100 * hard.mean]), kind: "gray thick" },
     ];
     for (const side of SIDES) {
-      const past = finished.filter((run) => run.side === side);
+      const past = finished.filter((run) => run.side === side && run.kind === kindOfRun(frame.settings));
       layers.push({ dots: past.map(({ rho, hard }) => [rho, 100 * hard, 3.2]), kind: `${side} past` });
     }
     frame.panes.forEach((pane, s) => {
@@ -96,11 +101,12 @@ export const PICTURES = {
         { line: known.map((e) => [e.epoch, e.ratesRatio[1]]), kind: SIDES[s] },
       ];
     });
+    const say = (e) => `real ${fixed(e.realRatio[1])}, in updates ${fixed(e.ratesRatio[1])}`;
     return {
       x: epochs(frame),
       y: { label: "hard over easy", ...RATIO_RANGE },
       layers: [level(frame, 1), ...layers],
-      label: `Ratio of hard to easy. ${lastWords(frame, (e) => `real ${fixed(e.realRatio[1])}, in updates ${fixed(e.ratesRatio[1])}`)}`,
+      label: `Ratio of hard to easy. ${lastWords(frame, say)}`,
     };
   },
 
@@ -115,11 +121,12 @@ export const PICTURES = {
         ];
       });
     });
+    const say = (e) => `easy ${fixed(e.factor[0][1])}, hard ${fixed(e.factor[1][1])}`;
     return {
       x: epochs(frame),
       y: { label: "factor", ...FACTOR_RANGE },
       layers: [level(frame, 1), ...layers],
-      label: `Learning-rate factors. ${lastWords(frame, (e) => `easy ${fixed(e.factor[0][1])}, hard ${fixed(e.factor[1][1])}`)}`,
+      label: `Learning-rate factors. ${lastWords(frame, say)}`,
     };
   },
 
@@ -179,10 +186,10 @@ function fit(frame, side, marked) {
       { line: [[0, y.from], [0, y.to]], kind: "gray dotted" },
       { line: [[x.from, 0], [x.to, 0]], kind: "gray dotted" },
       { dots: loses.map((i) => [...place(i), 2.4]), kind: "hollow" },
-      { dots: gains.map((i) => [...place(i), 2.6]), kind: SIDES[side] },
+      { dots: gains.map((i) => [...place(i), 2.6]), kind: `${SIDES[side]} past` },
       { dots: marked < 0 ? [] : [[...place(marked), 8]], kind: "ring" },
     ],
-    label: `${nameOf(frame.panes[side])}: ${gains.length} of ${points.real.length} examples gain a share of the weight`,
+    label: `${nameOf(frame.panes[side])}: ${gains.length} of ${points.y.length} examples gain a share of the weight`,
   };
 }
 

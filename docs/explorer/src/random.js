@@ -56,14 +56,10 @@ export class Generator {
     });
   }
 
-  /** torch.randn in float64, for 16 numbers or more: Box and Muller's transform of blocks of 16. */
+  /** torch.randn in float64, for a multiple of 16 numbers: Box and Muller's transform in blocks of 16. */
   normal(n) {
     const values = this.uniform(n);
-    for (let start = 0; start + 16 <= n; start += 16) boxMuller(values, start);
-    if (n % 16) {
-      values.set(this.uniform(16), n - 16);
-      boxMuller(values, n - 16);
-    }
+    for (let start = 0; start < n; start += 16) boxMuller(values, start);
     return values;
   }
 

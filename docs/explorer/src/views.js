@@ -3,6 +3,7 @@
 import { Chart } from "./chart.js";
 import { Field } from "./fields.js";
 import { PICTURES, SIDES, fixed, giniWords, nameOf, percent } from "./pictures.js";
+import { kindOfRun } from "./reference.js";
 import { climbs, usesStar } from "./settings.js";
 
 const SLICE_OF_DRAWING = 6; // milliseconds
@@ -50,7 +51,8 @@ export class Views {
   keep({ panes, settings }) {
     panes.forEach(({ algorithm, errors }, s) => {
       if (usesStar(algorithm)) return;
-      this.finished.push({ rho: climbs(algorithm) ? settings.rho : 0, hard: errors.at(-1).hard, side: SIDES[s] });
+      const rho = climbs(algorithm) ? settings.rho : 0, kind = kindOfRun(settings);
+      this.finished.push({ kind, rho, hard: errors.at(-1).hard, side: SIDES[s] });
     });
   }
 
@@ -83,7 +85,9 @@ export class Views {
   #writeErrors() {
     this.frame.panes.forEach((pane, s) => {
       const now = pane.errors.at(-1), side = SIDES[s];
-      for (const kind of ["hard", "easy", "all"]) this.#find(`#${side}-${kind}-error`).textContent = percent(now[kind]);
+      for (const kind of ["hard", "easy", "all"]) {
+        this.#find(`#${side}-${kind}-error`).textContent = percent(now[kind]);
+      }
       this.#find(`#${side}-collapsed`).hidden = now.epoch < this.frame.settings.epochs || now.loss <= COLLAPSED;
       for (const title of this.root.querySelectorAll(`[data-name=${side}]`)) title.textContent = nameOf(pane);
     });
@@ -119,7 +123,7 @@ export class Views {
     const { settings, panes } = this.frame;
     const any = panes.some(({ algorithm }) => this.reference.at(settings, algorithm));
     this.#find("#band-note").textContent = any
-      ? "Bands: where the hard error of ten seeds ends, mean ± standard deviation."
+      ? "Bands: where ten seeds end, hard and (thin, at the bottom) easy; mean ± standard deviation."
       : "No band: ten seeds were run for SGD and LSAM at χ = 180° to 540°, ρ ≤ 2, all else as at the start.";
     this.#find("#gini").textContent = `${giniWords(this.frame)}.`;
   }

@@ -1,8 +1,8 @@
 // Trains both panes in lock step and posts frames: what the page draws. It runs in a Web Worker.
 //
-// In:  {type: "reset", id, settings, until}   make both runs anew; go to epoch `until` at once if it is not 0
-//      {type: "play", speed}                  epochs a second, or Infinity; stops after settings.epochs
-//      {type: "pause"}, {type: "step", steps} one batch or several
+// In:  {type: "reset", id, settings, until, speed}   make both runs anew; go to epoch `until`, or play, if not 0
+//      {type: "play", speed}                         epochs a second, or Infinity; stops after settings.epochs
+//      {type: "pause"}, {type: "step", steps}        one batch or several
 // Out: {type: "frame", id, epoch, playing, settings, panes: [pane, pane]}; see Pane.frame.
 
 import { errors, field, gini, lorenz, pointMeasures, summarizeHeads, testSet } from "./measures.js";
@@ -13,9 +13,9 @@ const GRIDS = [24, 44]; // points along a side of the easy and of the hard plane
 const SLICE = 25; // milliseconds of training between two looks at the messages
 const FRAME = 150; // milliseconds between two frames
 
-/** Whether the errors are measured after this epoch: each of the first 20, every second of the next 20, and so on. */
+/** Whether the errors are measured after this epoch: each of the first 12, every second of the next 12, and so on. */
 export function measuredAfter(epoch) {
-  return Number.isInteger(epoch) && epoch % Math.ceil(epoch / 20) === 0;
+  return Number.isInteger(epoch) && epoch % Math.ceil(epoch / 12) === 0;
 }
 
 /** One of the two runs, with the history that the page draws. */
@@ -66,13 +66,14 @@ export class Trainer {
     Object.assign(this, { post, now, speed: 0, waiting: null });
   }
 
-  reset({ id, settings, until = 0 }) {
+  reset({ id, settings, until, speed }) {
     this.pause();
     const test = testSet(settings), { left, right } = settings;
     Object.assign(this, { id, settings });
     this.panes = [left, right].map((algorithm) => new Pane(forEngine(settings), algorithm, test));
-    this.frame();
     if (until > 0) this.play(Infinity, until);
+    else if (speed > 0) this.play(speed);
+    else this.frame();
   }
 
   get epoch() {
@@ -87,9 +88,11 @@ export class Trainer {
 
   play(speed, until = this.settings.epochs) {
     this.pause();
-    if (this.epoch >= until) return this.frame();
-    Object.assign(this, { speed, until, began: this.now(), from: this.epoch, framed: this.now() });
-    this.#slice();
+    const { stepsPerEpoch } = this.panes[0].run;
+    if (this.epoch < until) Object.assign(this, { speed, began: this.now(), from: this.epoch });
+    this.until = Math.round(until * stepsPerEpoch) / stepsPerEpoch; // an address has four digits of it
+    this.frame();
+    if (this.speed) this.#slice();
   }
 
   pause() {
@@ -99,8 +102,8 @@ export class Trainer {
 
   frame() {
     if (!this.speed) this.panes.forEach((pane) => pane.measure());
-    const { id, epoch, settings } = this;
-    this.post({ type: "frame", id, epoch, settings, playing: this.speed > 0, panes: this.panes.map((p) => p.frame()) });
+    const { id, epoch, settings } = this, playing = this.speed > 0;
+    this.post({ type: "frame", id, epoch, settings, playing, panes: this.panes.map((pane) => pane.frame()) });
     this.framed = this.now();
   }
 

@@ -14,6 +14,7 @@ batch of examples, not once for each pass:
 from samphire.baselines.averaging import SWAD, Valley, refresh_batchnorm, valley
 from samphire.baselines.cc_sam import CcSam
 from samphire.baselines.group_dro import GroupDRO
+from samphire.baselines.infer_groups import infer_groups
 from samphire.baselines.pegr import pegr
 from samphire.baselines.reweighting import (
     balanced_sampler,
@@ -25,9 +26,11 @@ from samphire.baselines.reweighting import (
 )
 from samphire.baselines.saf_mesa import MESA, SAF
 from samphire.baselines.spectral_decoupling import spectral_decoupling, spectral_decoupling_by_class
+from samphire.baselines.useful import slow_part
 
 __all__ = [
     "GroupDRO", "SAF", "MESA", "CcSam", "pegr", "spectral_decoupling", "spectral_decoupling_by_class",
     "SWAD", "Valley", "valley", "refresh_batchnorm",
-    "inverse_frequency", "effective_number", "deferred", "balanced_sampler", "error_set", "upsampled",
+    "inverse_frequency", "effective_number", "deferred", "balanced_sampler", "error_set", "slow_part", "upsampled",
+    "infer_groups",
 ]  # fmt: skip

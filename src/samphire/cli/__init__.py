@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from samphire.cli import data, probe, reproduce, rules, sharpness, sweep, train
+from samphire.cli import audit, compare, data, probe, reproduce, rules, sharpness, sweep, train
 
 __all__ = ["app", "is_meant", "main"]
 
@@ -31,6 +31,12 @@ def samphire(
     _shown["trace"] = debug
 
 
+app.command(
+    epilog="Example:  samphire audit birds/ --model timm:resnet18 --weights model.pt --label bird --features place"
+)(audit.audit)
+app.command(
+    epilog="Example:  samphire compare birds/ --label bird --features place --model resnet18 --rules sgd,lsam,sam"
+)(compare.compare)
 app.command(epilog="Example:  samphire rules --json")(rules.rules)
 app.add_typer(data.app, name="data")
 app.command(epilog="Example:  samphire train cifar-mnist rule=sam rho=0.1 --root data")(train.train)

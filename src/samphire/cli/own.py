@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from samphire import data
+from samphire.cli.progress import bar
 from samphire.data.catalog import PAIRED
 
 __all__ = ["own_data"]
@@ -30,7 +31,8 @@ def own_data(
                     f"--{option} is for data of your own, got {value!r}; give their folder, or leave it out."
                 )
         return None
-    opened = data.open(source, image=image, label=label, split=split, features=features)
+    with bar() as progress:
+        opened = data.open(source, image=image, label=label, split=split, features=features, progress=progress)
     for note in opened.notes:
         print(note, file=sys.stderr)
     return opened

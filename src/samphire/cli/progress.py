@@ -33,6 +33,7 @@ def bar() -> Iterator[Progress]:
         TextColumn("left:"),
         TimeRemainingColumn(),
         console=console,
+        redirect_stdout=sys.stdout.isatty(),  # what is printed meanwhile stands above the bar, or in its file
         speed_estimate_period=3600,  # seconds: an epoch may take minutes
     )
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from samphire import records, report
 from samphire import sweep as sweeps
 from samphire.checks import check_one_of
-from samphire.cli.options import AsJson, Cache, Features, Image, Label, Root, Split
+from samphire.cli.options import AsJson, Cache, Features, Image, Label, LogTo, Root, Split, tracker_of
 from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.records import Row
@@ -43,7 +43,7 @@ def sweep(
     ] = None,
     rules: Annotated[str, typer.Option(help="Rules to compare; radius 0 is SGD, once for all.")] = "sam,lsam",
     seeds: Annotated[str, typer.Option(help="Each setting is run with each.")] = "0",
-    on: Annotated[str, typer.Option(help="here, processes (one thread each) or ray.")] = "here",
+    on: Annotated[str, typer.Option(help="here, processes (one thread each), ray or slurm.")] = "here",
     workers: Annotated[int | None, typer.Option(help="Runs at once; by default one for each core.")] = None,
     address: Annotated[str | None, typer.Option(help="Ray cluster; all its nodes must see --root and --out.")] = None,
     root: Root = Path("data"),
@@ -55,6 +55,7 @@ def sweep(
     by: Annotated[str, typer.Option(help=f"Criterion to select by: {', '.join(sweeps.CRITERIA)}.")] = "val_error",
     cache: Cache = None,
     table: Annotated[bool, typer.Option("--table", help="Train nothing; select from what is there.")] = False,
+    log: LogTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Train every setting of the paper's grid and select the best of each rule. Resumes where it stopped."""
@@ -66,7 +67,8 @@ def sweep(
         trials = sweeps.trials(out, jobs)
     else:
         _check_data(jobs, root, out, own)
-        work = partial(fit, root=root.resolve(), out=out.resolve(), parts=own, cache=cache and cache.resolve())
+        places: Any = {"root": root.resolve(), "out": out.resolve(), "cache": cache and cache.resolve()}
+        work = partial(fit, **places, parts=own, log=tracker_of(log))
         with bar() as progress:
             trials = sweeps.run(
                 jobs, work, out.resolve(), on=on, workers=workers, address=address, progress=progress, done=_log

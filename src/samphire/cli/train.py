@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from samphire import records, report
-from samphire.cli.options import AsJson, Cache, Features, Image, Label, Root, Split
+from samphire.cli.options import AsJson, Cache, Features, Image, Label, LogTo, Root, Split, tracker_of
 from samphire.cli.own import own_data
 from samphire.cli.progress import bar
 from samphire.report import training
@@ -34,6 +34,7 @@ def train(
     cache: Cache = None,
     device: Annotated[str | None, typer.Option(help="Where to compute; a GPU if there is one.")] = None,
     show: Annotated[bool, typer.Option("--settings", help="Print the settings and do not train.")] = False,
+    log: LogTo = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a network by any rule and say what it learned. Goes on where it was stopped; runs under torchrun too.
@@ -47,7 +48,9 @@ def train(
         Console().print(report.rich_table(training.settings(config)))
         return
     with bar() as progress:
-        trained = fit(config, root, out, parts=own, cache=cache, device=device, progress=progress)
+        trained = fit(
+            config, root, out, parts=own, cache=cache, device=device, log=tracker_of(log), progress=progress
+        )
     if int(os.environ.get("RANK", 0)) == 0:
         _show(trained, as_json)
     if trained.stopped:

@@ -86,7 +86,8 @@ def _code(what: str, value: Any, row: int, position: dict[str, int], gaps: bool)
         if value not in position:
             raise ValueError(f"{what} is {value!r} in row {row}, which is none of {', '.join(position)}.")
         return position[value]
-    if not position and isinstance(value, (bool, int, float)) and value == int(value):
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not position and whole and abs(value) < 2**62:
         return int(value)
     raise ValueError(f"{what} must be classes, words or whole numbers from 0, got {value!r} in row {row}.")
 
@@ -141,10 +142,10 @@ def coded_column(
         return _grouped(what, known, present)
     if whole and (names or (present[0] == 0 and present[-1] < 2 * len(present))):
         shown = tuple(names) or tuple(str(i) for i in range(int(present[-1]) + 1))
-        codes = np.array([MISSING if value is None else int(value) for value in known], np.int64)
-        for i in np.flatnonzero((codes < MISSING) | (codes >= len(shown))):
-            raise ValueError(f"{where(int(i))}: {what} is {codes[i]}, but only 0 to {len(shown) - 1} have names.")
-        return codes, shown, ""
+        for i, value in enumerate(known):
+            if value is not None and not 0 <= value < len(shown):
+                raise ValueError(f"{where(i)}: {what} is {value}, but only 0 to {len(shown) - 1} have names.")
+        return np.array([MISSING if value is None else int(value) for value in known], np.int64), shown, ""
     position = {value: i for i, value in enumerate(present)}
     codes = np.array([MISSING if value is None else position[value] for value in known], np.int64)
     shown = tuple(_text(value) for value in present)
@@ -157,13 +158,19 @@ def _number(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str):
+        if "_" in value:
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            pass
         try:
             number = float(value)
         except ValueError:
             return value
-        if not math.isfinite(number) or "_" in value:
+        if not math.isfinite(number):
             return value
-        return int(number) if number.is_integer() and "e" not in value.casefold() else number
+        return int(number) if number.is_integer() and abs(number) < 2**53 else number
     if value is None or isinstance(value, (int, float)):
         return value
     return str(value)

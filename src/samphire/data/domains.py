@@ -48,15 +48,15 @@ def read_folders(place: Path, classes: tuple[str, ...], domains: tuple[str, ...]
     inside = [domain for domain in place.iterdir() if domain.is_dir() and same_name(domain.name) in of_domain]
     missing = of_domain.keys() - {same_name(domain.name) for domain in inside}
     if missing:
-        names = ", ".join(name for name in domains if same_name(name) in missing)
-        raise FileNotFoundError(f"{place} has no folder for the domain {names}; unpack it again.")
+        lacking = ", ".join(name for name in domains if same_name(name) in missing)
+        raise FileNotFoundError(f"{place} has no folder for the domain {lacking}; unpack it again.")
     for folder in (f for domain in inside for f in domain.iterdir() if f.is_dir()):
         if same_name(folder.name) not in of_class:
             raise ValueError(f"{folder} is none of the classes {', '.join(classes)}; move it away.")
         with os.scandir(folder) as entries:
-            names = sorted(e.name for e in entries if e.is_file() and e.name.lower().endswith(ENDINGS))
-        paths += [os.path.join(folder, name) for name in names]
-        pairs += [(of_domain[same_name(folder.parent.name)], of_class[same_name(folder.name)])] * len(names)
+            files = sorted(e.name for e in entries if e.is_file() and e.name.lower().endswith(ENDINGS))
+        paths += [os.path.join(folder, name) for name in files]
+        pairs += [(of_domain[same_name(folder.parent.name)], of_class[same_name(folder.name)])] * len(files)
     if not paths:
         raise FileNotFoundError(f"{place} has the folders of the domains but no images in them; unpack it again.")
     return _ordered(Files(paths), np.array(pairs), classes, domains)

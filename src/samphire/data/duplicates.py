@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 
 from samphire.data.split import Split
+from samphire.progress import Progress, silent
 
 __all__ = ["shared_between"]
 
 
-def shared_between(splits: Mapping[str, Split]) -> list[str]:
+def shared_between(splits: Mapping[str, Split], progress: Progress = silent) -> list[str]:
     """A sentence for every two parts that share images.
 
     Images are compared by their bytes: files first by their sizes, then by a piece, and only in doubt as a whole.
 
     Args:
         splits: By name.
+        progress: Counts images looked at.
 
     Example:
         >>> a, b = np.zeros((3, 1, 2, 2), np.uint8), np.ones((2, 1, 2, 2), np.uint8)
@@ -29,7 +31,7 @@ def shared_between(splits: Mapping[str, Split]) -> list[str]:
         >>> shared_between({"train": train, "test": test})
         ['1 of 3 images of test are in train too, with the same content (the first: row 0).']
     """
-    twins = _twins(splits)
+    twins = _twins(splits, progress)
     contents = {name: [twins.get((name, i)) for i in range(len(split))] for name, split in splits.items()}
     sentences = []
     for first, second in combinations(splits, 2):
@@ -45,11 +47,14 @@ def shared_between(splits: Mapping[str, Split]) -> list[str]:
     return sentences
 
 
-def _twins(splits: Mapping[str, Split]) -> dict[tuple[str, int], Any]:
+def _twins(splits: Mapping[str, Split], progress: Progress) -> dict[tuple[str, int], Any]:
     """The content of every image that another one equals; each look is at those that the one before left in doubt."""
     seen: dict[tuple[str, int], Any] = {(name, i): () for name, split in splits.items() for i in range(len(split))}
     for look in (_size, _piece, _content):
-        seen = {at: (*before, look(splits[at[0]].images, at[1])) for at, before in seen.items()}
+        total = len(seen)
+        for n, ((name, i), before) in enumerate(seen.items(), 1):
+            seen[name, i] = (*before, look(splits[name].images, i))
+            progress("looking for images in two parts", n, total)
         often = Counter(seen.values())
         seen = {at: now for at, now in seen.items() if often[now] > 1}
     return seen

@@ -18,6 +18,7 @@ __all__ = ["fingerprint"]
 def fingerprint(parts: Mapping[str, Split]) -> str:
     """The first 16 hexadecimal digits of a SHA-256 over ids, labels, features, their names, and a sample of images.
 
+    Only train, val and test count, where there are any: probing sets are made of these, or go with them.
     The sample is always the same, evenly over each part; arrays count by their numbers, encoded images by their
     bytes.
 
@@ -30,7 +31,7 @@ def fingerprint(parts: Mapping[str, Split]) -> str:
         False
     """
     summed = hashlib.sha256()
-    for name in sorted(parts):
+    for name in sorted(parts.keys() & {"train", "val", "test"} or parts):
         split = parts[name]
         summed.update(repr((name, len(split), split.classes, sorted(split.values.items()))).encode())
         for array in (split.ids, split.label):

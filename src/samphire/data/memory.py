@@ -94,6 +94,7 @@ def _items(source: Any, image: str | None, features: Iterable[str] | str | None)
                 raise ValueError(f"example {n} has {', '.join(row)}, but the first has {', '.join([key, *columns])}.")
             pixels = row.pop(key)
             if _is_picture(pixels):
+                _check_can_be_asked_again(source)
                 hashes.append(hashlib.sha256(f"{pixels.mode} {pixels.size}".encode() + pixels.tobytes()).hexdigest())
             else:
                 inputs.append(_array(pixels), n)
@@ -135,6 +136,14 @@ def _input_key(row: Mapping[str, Any], image: str | None) -> tuple[str, str]:
     if key is None and len(many) != 1:
         raise ValueError(f"the data must say which entry is the input, got {', '.join(row)}; name it with image=...")
     return key or many[0], note if len(many) > 1 else ""
+
+
+def _check_can_be_asked_again(source: Any) -> None:
+    if hasattr(source, "batch_size") or not hasattr(source, "__getitem__"):
+        raise TypeError(
+            f"images of Pillow are taken from a Dataset, one by one, got a {type(source).__name__}; "
+            "give its dataset, or tensors."
+        )
 
 
 def _is_picture(value: Any) -> bool:

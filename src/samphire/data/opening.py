@@ -22,6 +22,7 @@ from samphire.data.folders import read_folder
 from samphire.data.memory import read_memory
 from samphire.data.rows import PART_OF, PARTS, Rows, guessed
 from samphire.data.split import Split
+from samphire.progress import Progress, silent
 
 HELD = 0.2  # share of each group for test, and as much for val, where the user has no split
 
@@ -38,17 +39,19 @@ class Opened:
             :func:`samphire.data.parts.at_size`.
         notes: Every guess: what the columns are taken for, how the split was drawn, what is missing, what is twice.
         logits: What a network said of the examples of each part, where the source has it.
+        built_in: Whether they are a set of :data:`samphire.data.SETS` or made of some.
     """
 
     title: str
     parts: Mapping[str, Split]
     notes: tuple[str, ...] = ()
     logits: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    built_in: bool = False
 
     @property
     def name(self) -> str:
         """What a run calls them: the name of a built-in set, or title and fingerprint, so that others are others."""
-        return self.title if self.title in SETS or self.title in PAIRED else f"{self.title}@{self.fingerprint[:8]}"
+        return self.title if self.built_in else f"{self.title}@{self.fingerprint[:8]}"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -66,6 +69,7 @@ def open(
     seed: int = 0,
     root: str | os.PathLike[str] | None = None,
     target: str | None = None,
+    progress: Progress = silent,
 ) -> Opened:
     """Data of one's own, or a built-in set, as parts that every command and measure takes.
 
@@ -88,6 +92,7 @@ def open(
         seed: Of the split, where it is drawn.
         root: The folder of a built-in set, or of the files that a frame names.
         target: Domain to transfer to, for built-in sets with domains.
+        progress: Counts images that are looked at, to find those in two parts.
 
     Example:
         >>> y, place = ["duck", "wren"] * 50, ["water", "land", "land", "water"] * 25
@@ -99,7 +104,7 @@ def open(
     """
     if isinstance(source, str) and (source in SETS or source in PAIRED):
         _refuse_columns(source, image=image, label=label, split=split, features=features)
-        return Opened(source, load(source, "data" if root is None else root, target=target))
+        return Opened(source, load(source, "data" if root is None else root, target=target), built_in=True)
     if target is not None:
         raise ValueError(f"target is for built-in sets with domains, got {target!r}; leave it out.")
     if isinstance(source, (str, os.PathLike)):
@@ -107,7 +112,8 @@ def open(
         rows, name = _known(path, image), path.absolute().name
     else:
         rows, name = read_memory(source, image=image, features=features, root=root), "data"
-    return _interpreted(rows, name, label, split, features, seed)
+    opened = _interpreted(rows, name, label, split, features, seed)
+    return replace(opened, notes=(*opened.notes, *shared_between(opened.parts, progress)))
 
 
 def _refuse_columns(source: str, **columns: Any) -> None:
@@ -122,8 +128,8 @@ def _refuse_columns(source: str, **columns: Any) -> None:
 def _known(path: Path, image: str | None) -> Rows:
     if not path.exists() and path.name == str(path):
         raise ValueError(
-            f"there is no data set and no folder {str(path)!r}; {hint(path, [*SETS, *PAIRED])} "
-            "Your own data are a folder, see samphire.data.open."
+            f"no data set is named {str(path)!r}; {hint(path, [*SETS, *PAIRED])} "
+            "For data of your own, there is no such folder either."
         )
     return read_folder(path, image)
 
@@ -131,7 +137,7 @@ def _known(path: Path, image: str | None) -> Rows:
 def _interpreted(
     rows: Rows, name: str, label: str | None, split: str | None, features: Iterable[str] | str | None, seed: int
 ) -> Opened:
-    """Rows as parts: what each column means, coded; the split drawn if there is none; gaps and duplicates counted."""
+    """Rows as parts: what each column means, coded; the split drawn if there is none; gaps counted."""
     if not len(rows):
         raise ValueError(f"{rows.source} has no examples; give at least one.")
     label_column, label_note = guessed("label", label or rows.roles.get("label"), rows.columns, rows.source)
@@ -153,7 +159,6 @@ def _interpreted(
     notes += [f"The classes of {label_column} are {shown}.", *feature_notes, *split_notes]
     splits = {part: _renumbered(whole.subset(np.flatnonzero(parts == part))) for part in PARTS if part in set(parts)}
     logits = {} if rows.logits is None else {part: rows.logits[parts == part] for part in splits}
-    notes += shared_between(splits)
     return Opened(name, splits, tuple(note for note in notes if note), logits)
 
 

@@ -83,6 +83,8 @@ def load_parts(
     check_one_of("probing set", probe_on, PROBE_ON)
     parts = data.load(name, _given(root), target=target) if splits is None else splits
     missing = [part for part in ("train", "val", "test") if part not in parts]
+    if missing and "@" not in name:
+        raise ValueError(f"{name} has one feature only; take a set with two, such as fmnist-mnist.")
     if missing:
         raise ValueError(
             f"{name} has no {' and no '.join(missing)} part, only {', '.join(parts)}; a run needs all three."

@@ -7,13 +7,14 @@ one. Two experiments with equal ``compute`` share the rows of the runs that both
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from samphire import report, train
 from samphire.experiments.rows import Row
 from samphire.progress import Progress
+from samphire.train.fit_many import threads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,6 +99,7 @@ class Experiment:
             tables=self.tables(rows),
             claims=claims,
             notes=self.notes,
+            settings={"scale": scale, "runs": len(rows)} | asdict(self.at(scale)),
             source=self.source,
         )
 
@@ -119,7 +121,9 @@ class train_each:
     def __call__(self, runs: Sequence[Any], places: Places, progress: Progress) -> Iterator[tuple[Any, Row]]:
         settings: dict[str, Any] = {"checkpoints": self.checkpoints, "keep_weights": self.keep_weights}
         for result in train.fit_many(runs, progress=progress, **settings):
-            yield result.config, self.row(result)
+            with threads(1):  # a row is many small operations
+                row = self.row(result)
+            yield result.config, row
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from samphire import optim, report
 from samphire.optim.describe import describe, page
@@ -69,34 +69,36 @@ def path(rule: Any, start: Point) -> list[Point]:
     points = [start]
     for _ in range(STEPS):
         y = 1 + 0.3 * torch.randn(BATCH, generator=source)
-
-        def losses(w: dict[str, Tensor], examples: Any = slice(None), y: Tensor = y) -> Tensor:
-            return 0.5 * (w["norm.weight"] * w["head.weight"][0] - y[examples]) ** 2
-
+        losses = optim.LossOfOutputs(
+            lambda w, examples=None: w["norm.weight"] * w["head.weight"][0],
+            lambda out, examples=slice(None), y=y: 0.5 * (out - y[examples]) ** 2,
+        )
         g = optim.sharpness_aware_gradient(rule, losses, w, memory)
         w = {name: t - RATE * g[name] if name in g else t for name, t in w.items()}
         points.append((w["norm.weight"].item(), w["head.weight"].item()))
     return points
 
 
-def _shown() -> Iterator[tuple[str, Any]]:
-    """The rules of the picture, all with one radius."""
+def _shown(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """The rules of a picture, all with one radius, after SGD."""
     yield "sgd", None
-    for name in optim.RULES:
+    for name in names:
         rule = rule_for_run(name, STEPS, BATCH)
         climbs = hasattr(rule, "rho") or hasattr(rule, "rule")
         yield name, rule_for_run(name, STEPS, BATCH, rho=RADIUS) if climbs else rule
 
 
-def picture() -> Any:
-    """Small multiples, a panel for each rule."""
-    shown = dict(_shown())
-    columns = 6
+def picture(names: Iterable[str] = tuple(optim.RULES)) -> Any:
+    """Small multiples, a panel for SGD and for each rule."""
+    shown = dict(_shown(names))
+    columns = min(6, len(shown))
     rows = math.ceil(len(shown) / columns)
     axis = np.linspace(*EDGES, 200)
     loss = 0.5 * (axis[None] * axis[:, None] - 1) ** 2
     minima = np.linspace(1 / EDGES[1], EDGES[1], 100)
-    with report.figure(rows, columns, size=(11.0, 1.95 * rows), sharex=True, sharey=True) as (figure, panels):
+    with report.figure(
+        rows, columns, size=(11.0 * columns / 6, 1.95 * rows), squeeze=False, sharex=True, sharey=True
+    ) as (figure, panels):
         for axes in panels.flat:
             axes.set_axis_off()
         for axes, (name, rule) in zip(panels.flat, shown.items(), strict=False):

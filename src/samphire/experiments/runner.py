@@ -1,4 +1,4 @@
-"""Run experiments, keep their rows, and write what the rows show.
+"""Run experiments one after the other, keep their rows, and write what the rows show after each.
 
 Rows are stored as they come, so an interrupted experiment goes on where it stopped. What another experiment has
 stored of the same runs, by an equal ``compute``, is not computed again. The rows that a page shows lie beside it in
@@ -11,29 +11,36 @@ import json
 import lzma
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from samphire import __version__, checks, data, records, report
 from samphire.data.layouts import find
 from samphire.experiments.experiment import SCALES, Compute, Experiment, Places
-from samphire.experiments.paper import PAPER
+from samphire.experiments.paper import PAPER, SCOREBOARD
+from samphire.experiments.paper.story import tell
 from samphire.experiments.review import REVIEW
 from samphire.experiments.rows import Row, by
 from samphire.progress import Progress, silent, stretch
 
-__all__ = ["EXPERIMENTS", "Job", "load", "render", "reproduce"]
+__all__ = ["EXPERIMENTS", "TOY", "Job", "load", "render", "reproduce", "runnable"]
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (*PAPER, *REVIEW)}
+TOY = tuple(experiment.name for experiment in PAPER if not experiment.data and experiment is not SCOREBOARD)
+"""The paper's figures on the toy: what runs unless something else is asked for."""
 
 
 def load(name: str) -> Experiment:
     """The experiment of a name."""
     checks.check_one_of("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]
+
+
+def runnable(data_root: str | os.PathLike[str] | None = None) -> list[str]:
+    """The names of all experiments; without a folder of data, of all that need none."""
+    return [name for name, experiment in EXPERIMENTS.items() if data_root is not None or not experiment.data]
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Job:
 
 
 def reproduce(
-    chosen: Sequence[str] = (),
+    chosen: Sequence[str] = TOY,
     *,
     scale: str = "quick",
     out: str | os.PathLike[str] = "report",
@@ -55,38 +62,41 @@ def reproduce(
     done: Callable[[report.Result], None] | None = None,
     before: Callable[[report.Table], None] | None = None,
 ) -> list[report.Result]:
-    """Run experiments and write their page.
+    """Run experiments and write their page, which is there after the first of them and grows with each.
 
     Args:
-        chosen: Names; none for all, without a ``data_root`` for all that need no data.
+        chosen: Names, computed and shown in this order; :func:`runnable` lists all.
         scale: ``"tiny"`` (seconds), ``"quick"`` (minutes), ``"reduced"`` (hours on two cores) or ``"paper"``; an
             experiment without a reduced scale takes the paper's.
         out: Folder for ``index.html``, pictures and tables, ``claims.json``, ``rows.jsonl`` and ``provenance.json``
             (who computed the rows, where, when), for the rows as they come, in ``runs``, and for ``trainings``.
         data_root: Folder that holds the data sets, for experiments that need some.
         progress: Called with what is being done, the steps done and the steps to do.
-        done: Called with each result as it is finished.
+        done: Called with each result once the page shows it.
         before: Called at the reduced and the paper's scale, before hours of work, with what is there and what the
             rest will take on this machine, measured from a few steps.
     """
     checks.check_one_of("scale", scale, SCALES)
-    experiments = [load(name) for name in dict.fromkeys(chosen or EXPERIMENTS)]
-    if not chosen and data_root is None:
-        experiments = [experiment for experiment in experiments if not experiment.data]
+    experiments = [load(name) for name in dict.fromkeys(chosen)]
     for experiment in experiments:
         _check_data(experiment, data_root)
-    started = time.perf_counter()
+    page = _Page(Path(out), done)
     work = _Work(experiments, scale, Path(out), data_root, progress)
     if before is not None and scale in ("reduced", "paper"):
         for name, cost in ((each.name, each.cost) for each in experiments):
             if cost is not None:
                 before(cost(list(work.runs[name].values()), work.places))
-    rows = work.rows()
-    lines = [{"experiment": name, "scale": scale, "row": row} for name, group in rows.items() for row in group]
+    lines: list[Row] = []
+    for i, experiment in enumerate(experiments, 1):
+        rows = work.rows(experiment)
+        lines += [{"experiment": experiment.name, "scale": scale, "row": row} for row in rows]
+        pending = {e.name: e.title for e in experiments[i:]}
+        page.add(replace(experiment.result(rows, scale), **work.origin(experiment)), rows, scale, pending)
     records.write_atomic(Path(out) / "rows.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
-    origin = {"experiments": list(rows), "scale": scale, "sessions": work.sessions()}
+    names = [experiment.name for experiment in experiments]
+    origin = {"experiments": names, "scale": scale, "sessions": work.sessions(*names)}
     records.write_atomic(Path(out) / "provenance.json", json.dumps(origin, indent=1).encode())
-    return _write(Path(out), lines, done, started)
+    return page.results
 
 
 def render(
@@ -97,29 +107,49 @@ def render(
     Args:
         rows: A file ``rows.jsonl`` that :func:`reproduce` wrote, as it is or packed by xz (``rows.jsonl.xz``).
         out: Folder for what is written; it may be the one that holds the file.
-        done: Called with each result as it is finished.
+        done: Called with each result once the page shows it.
     """
-    started = time.perf_counter()
     stored = Path(rows).read_bytes()
     text = lzma.decompress(stored) if Path(rows).suffix == ".xz" else stored
-    lines = [json.loads(line) for line in text.splitlines()]
+    groups = by((json.loads(line) for line in text.splitlines()), "experiment", "scale")
     Path(out).mkdir(parents=True, exist_ok=True)
-    return _write(Path(out), lines, done, started)
+    page, names = _Page(Path(out), done), [name for name, _ in groups]
+    for i, ((name, scale), lines) in enumerate(groups.items(), 1):
+        known = [line["row"] for line in lines]
+        page.add(load(name).result(known, scale), known, scale, {later: load(later).title for later in names[i:]})
+    return page.results
 
 
-def _write(
-    out: Path, lines: Iterable[Row], done: Callable[[report.Result], None] | None, started: float
-) -> list[report.Result]:
-    results = []
-    for (name, scale), group in by(lines, "experiment", "scale").items():
-        results.append(load(name).result([line["row"] for line in group], scale))
-        if done is not None:
-            done(results[-1])
-    scales = ", ".join(by(lines, "scale"))
-    machine = records.provenance() | {"seconds": round(time.perf_counter() - started, 1), "scale": scales}
-    report.write(out, results, machine=machine, title=f"samphire: {scales} scale")
-    records.write_atomic(out / "claims.json", report.to_json(report.summary(results)).encode())
-    return results
+def explorer() -> Path:
+    """The page that trains both networks in a browser: in the package where it is installed, in ``docs`` else."""
+    package = Path(__file__).parents[1]
+    here = package / "report" / "explorer.html"
+    return here if here.exists() else package.parents[1] / "docs" / "explorer" / "index.html"
+
+
+class _Page:
+    """The page of some results, written anew with each."""
+
+    def __init__(self, out: Path, done: Callable[[report.Result], None] | None) -> None:
+        self.out, self.done, self.started = out, done, time.perf_counter()
+        self.results: list[report.Result] = []
+        self.rows: dict[str, list[Row]] = {}
+        self.scales: list[str] = []
+
+    def add(self, result: report.Result, rows: list[Row], scale: str, pending: Mapping[str, str]) -> None:
+        self.results.append(result)
+        self.rows[result.name] = rows
+        self.scales = list(dict.fromkeys([*self.scales, scale]))
+        scales = ", ".join(self.scales)
+        machine = records.provenance() | {"seconds": round(time.perf_counter() - self.started, 1), "scale": scales}
+        records.write_atomic(self.out / "explorer.html", explorer().read_bytes())
+        links = {"explorer.html": "Try it: train both networks in your browser."}
+        story = tell(self.rows, self.scales != ["tiny"], links)
+        report.write(self.out, self.results, machine, f"samphire: {scales} scale", story, pending)
+        claims = [row | {"seconds": None} for row in report.summary(self.results)]  # the same from the rows alone
+        records.write_atomic(self.out / "claims.json", report.to_json(claims).encode())
+        if self.done is not None:
+            self.done(result)
 
 
 def _check_data(experiment: Experiment, root: str | os.PathLike[str] | None) -> None:
@@ -134,7 +164,7 @@ def _check_data(experiment: Experiment, root: str | os.PathLike[str] | None) -> 
 
 
 class _Work:
-    """The rows of some experiments: those stored, and those computed now, all with equal ``compute`` together."""
+    """The rows of some experiments: those stored, and those computed now."""
 
     def __init__(
         self,
@@ -148,60 +178,51 @@ class _Work:
         self.places = Places(Path(root or "."), out / "trainings")
         self.jobs = {experiment.name: Job(experiment.name, experiment.at(scale)) for experiment in experiments}
         self.runs = {experiment.name: _runs(experiment, scale) for experiment in experiments}
-        self.groups: dict[Compute, list[Experiment]] = {}
-        for experiment in experiments:
-            self.groups.setdefault(experiment.compute, []).append(experiment)
-        self.done, self.total = 0, sum(map(self._steps, self.groups.values()))
+        self.steps = {  # of all runs, each once, though several experiments may have it
+            (experiment.compute, key): experiment.steps(run)
+            for experiment in experiments
+            for key, run in self.runs[experiment.name].items()
+        }
+        self.left, self.total = dict(self.steps), sum(self.steps.values())
 
-    def rows(self) -> dict[str, list[Row]]:
-        """One row per run of each experiment, in the order of its runs."""
-        stored: dict[str, list[Row]] = {}
-        for group in self.groups.values():
-            stored |= self._compute(group)
-        ordered = {}
-        for name, runs in self.runs.items():
-            by_key = {row["key"]: row for row in stored[name]}
-            ordered[name] = [by_key[key] for key in runs if key in by_key]
-            if not ordered[name]:
-                raise ValueError(f"{name} has no data set under {self.places.data} to run on; name another --root.")
-        return ordered
-
-    def sessions(self) -> list[Row]:
-        """Where and when the rows of these experiments were computed."""
-        keys = {records.key(job) for job in self.jobs.values()}
-        return [s for run in records.read(self.store) if run.key in keys for s in run.sessions if s["rows"]]
-
-    def _steps(self, group: list[Experiment]) -> int:
-        runs = {key: run for experiment in group for key, run in self.runs[experiment.name].items()}
-        return sum(map(group[0].steps, runs.values()))
-
-    def _compute(self, group: list[Experiment]) -> dict[str, list[Row]]:
-        """Compute what no folder has, and put each row into every folder that wants it."""
-        names, first = [experiment.name for experiment in group], group[0]
-        known = self._known(first.compute)
-        with ExitStack() as stack:
-            folders = {name: stack.enter_context(records.open_run(self.store, self.jobs[name])) for name in names}
-            stored = {name: {row["key"] for row in folder.rows} for name, folder in folders.items()}
+    def rows(self, experiment: Experiment) -> list[Row]:
+        """One row per run of an experiment, in the order of its runs; those that no folder has are computed."""
+        name, compute, runs = experiment.name, experiment.compute, self.runs[experiment.name]
+        known = self._known(compute)
+        with records.open_run(self.store, self.jobs[name]) as folder:
+            stored = {row["key"]: row for row in folder.rows}
 
             def keep(row: Row) -> None:
-                for name, folder in folders.items():
-                    if row["key"] in self.runs[name] and row["key"] not in stored[name]:
-                        folder.append(row)
-                        stored[name].add(row["key"])
+                if row["key"] in runs and row["key"] not in stored:
+                    folder.append(row)
+                    stored[row["key"]] = row
+                self.left.pop((compute, row["key"]), None)
 
-            for row in known:
+            for row in (*folder.rows, *known):
                 keep(row)
-            missing = {key: run for name in names for key, run in self.runs[name].items() if key not in stored[name]}
-            steps = sum(map(first.steps, missing.values()))
-            self.done += self._steps(group) - steps
+            missing = {key: run for key, run in runs.items() if key not in stored}
             if missing:
-                part = self._part(", ".join(names), steps)
-                for run, row in first.compute(list(missing.values()), self.places, part):
+                part = self._part(name, sum(self.steps[compute, key] for key in missing))
+                for run, row in compute(list(missing.values()), self.places, part):
                     keep({"key": records.key(run), **row})
-            self.done += steps
-            for name, folder in folders.items():
-                folder.complete = stored[name] >= set(self.runs[name])  # else a data set is missing
-            return {name: folder.rows for name, folder in folders.items()}
+            for key in missing:  # those without data too
+                self.left.pop((compute, key), None)
+            folder.complete = stored.keys() >= runs.keys()  # else a data set is missing
+        if not stored:
+            raise ValueError(f"{name} has no data set under {self.places.data} to run on; name another --root.")
+        return [stored[key] for key in runs if key in stored]
+
+    def sessions(self, *names: str) -> list[Row]:
+        """Where and when the rows of these experiments were computed."""
+        keys = {records.key(self.jobs[name]) for name in names}
+        return [s for run in records.read(self.store) if run.key in keys for s in run.sessions if s["rows"]]
+
+    def origin(self, experiment: Experiment) -> Row:
+        """The same for its result: how long all sessions took, and the last of them."""
+        sessions = self.sessions(experiment.name)
+        seconds = sum(session["seconds"] for session in sessions)
+        last = sessions[-1] if sessions else {}
+        return {"seconds": seconds, "provenance": {k: v for k, v in last.items() if k not in ("seconds", "rows")}}
 
     def _known(self, compute: Compute) -> list[Row]:
         """Rows of the same computation that any experiment at any scale has stored."""
@@ -212,9 +233,10 @@ class _Work:
                   and run.config.get("version") == __version__)  # fmt: skip
         return [row for run in stored for row in run.rows]
 
-    def _part(self, names: str, steps: int) -> Progress:
-        start, end = self.done / self.total, (self.done + steps) / self.total
-        return stretch(lambda _, done, total: self.progress(names, done, total), start, end, self.total)
+    def _part(self, name: str, steps: int) -> Progress:
+        done = self.total - sum(self.left.values())
+        start, end = done / self.total, (done + steps) / self.total
+        return stretch(lambda _, done, total: self.progress(name, done, total), start, end, self.total)
 
 
 def _runs(experiment: Experiment, scale: str) -> dict[str, Any]:

@@ -113,8 +113,9 @@ def _measures(
 
 def _by_group(here: Landscape, split: Split, rho: float) -> Measures:
     sizes = tuple(split.sizes.values())
-    names = {g: _group_name(split, np.unravel_index(g, sizes)) for g in np.unique(split.group).tolist()}
-    return {f"sharpness, {names[g]}": partial(sharpness, part, rho) for g, part in here.groups(split.group).items()}
+    names = {g: _group_name(split, np.unravel_index(g, sizes)) for g in np.unique(split.group[split.known]).tolist()}
+    groups = here.groups(split.group)
+    return {f"sharpness, {name}": partial(sharpness, groups[g], rho) for g, name in names.items()}
 
 
 def _group_name(split: Split, digits: tuple[Any, ...]) -> str:

@@ -116,6 +116,8 @@ def _visited(rule: Rule, w: dict[str, Tensor], logits: Logits, loss: Loss, y: Te
     def answer(request: At) -> Vector:
         if request.examples is not None or request.weights is not None or request.losses:
             raise TypeError("batch_weights needs a rule that takes the batch as a whole, such as sam or lsam.")
+        if request.output_gradient != "here":
+            raise TypeError("batch_weights needs a rule that weighs the examples where it asks, such as sam or lsam.")
         point = {name: t.detach().requires_grad_() for name, t in (Vector(w) + request.eps).dense().items()}
         with torch.enable_grad():
             z = logits(point)

@@ -42,6 +42,11 @@ def load(
     origin of its weights. A classifier of another size than the checkpoint's keeps its fresh weights; anything else
     that does not fit is refused. Loading never runs code from a file.
 
+    BatchNorm keeps the statistics of the checkpoint, and our networks move them by torch's usual tenth a step. In a
+    loop of your own, take them anew before you judge a network
+    (:func:`samphire.baselines.refresh_batchnorm`), as :func:`samphire.train.fit` does: after few steps, or where a
+    network moves them slowly, they are still those of other images.
+
     Args:
         spec: A name in :data:`NETWORKS`; ``torchvision:NAME`` or ``timm:NAME`` where these packages are installed;
             or your own function as ``module:function``. It gets ``num_classes`` and ``generator`` if it has such

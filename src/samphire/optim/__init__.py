@@ -5,7 +5,17 @@ from samphire.optim.ada_sam import AdaSam
 from samphire.optim.last_layer import LastLayer, last_layer
 from samphire.optim.passes import Pass, Report, in_perturbed_pass
 from samphire.optim.per_example import fisher
-from samphire.optim.requests import At, Climb, Descent, Memory, Rule, bind, on, sharpness_aware_gradient
+from samphire.optim.requests import (
+    At,
+    Climb,
+    Descent,
+    LossOfOutputs,
+    Memory,
+    Rule,
+    bind,
+    on,
+    sharpness_aware_gradient,
+)
 from samphire.optim.rules import *  # noqa: F403
 from samphire.optim.schedules import inverse_sqrt, ramp, tied
 from samphire.optim.scopes import below, last, of_type
@@ -19,6 +29,6 @@ __all__ = [
     # their parts
     "on", "below", "of_type", "last", "inverse_sqrt", "ramp", "tied",
     # what an engine or a new rule needs
-    "At", "Climb", "Descent", "Memory", "Rule", "bind", "sharpness_aware_gradient",
+    "At", "Climb", "Descent", "LossOfOutputs", "Memory", "Rule", "bind", "sharpness_aware_gradient",
 ]  # fmt: skip
 __all__ += rules.__all__

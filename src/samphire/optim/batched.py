@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from samphire.optim.requests import Memory, Rule, bind, branches, drive, gradient_at, with_rho
+from samphire.optim.requests import LossOfOutputs, Memory, Rule, bind, branches, drive, gradient_at, with_rho
 
 __all__ = ["Base", "ModuleRuns", "Weights", "stacked"]
 
@@ -107,10 +107,10 @@ class ModuleRuns:
 
     def _descent(self, w: Weights, memory: Memory, rho: Tensor, x: Tensor, y: Tensor) -> tuple[Weights, Weights]:
         """What one run descends along."""
-
-        def loss(w: Weights, examples: Any = slice(None)) -> Tensor:
-            return self.loss(torch.func.functional_call(self.model, w, (x[examples],)), y[examples])
-
+        loss = LossOfOutputs(
+            lambda w, examples=slice(None): torch.func.functional_call(self.model, w, (x[examples],)),
+            lambda out, examples=slice(None): self.loss(out, y[examples]),
+        )
         if self.rule is None:
             return torch.func.grad(loss)(w), {}
         memory.n, memory.labels = len(x), None if y.is_floating_point() else y

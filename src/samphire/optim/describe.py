@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from samphire import tree
 from samphire.optim import scopes
-from samphire.optim.requests import Memory, Rule, bind, gradient_at, watched
+from samphire.optim.requests import LossOfOutputs, Memory, Rule, bind, gradient_at, watched
 from samphire.optim.rules import RULES, rule_for_run
 from samphire.tree import Vector
 
-__all__ = ["Description", "Footprint", "Setting", "describe", "page", "paper", "table", "watch"]
+__all__ = ["Description", "Footprint", "Setting", "describe", "page", "paper", "section", "table", "watch"]
 
 STEPS = 12  # two periods of the rules that have one (k=5), and a little
 EXAMPLES = 32  # two parts for the rules that split a batch (m=16)
@@ -121,10 +121,10 @@ def watch(rule: Rule) -> Footprint:
         model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
         x, y = torch.randn(EXAMPLES, 6), torch.arange(EXAMPLES) % 3
 
-    def losses(w: dict[str, Tensor], examples: Any = slice(None)) -> Tensor:
-        outputs = torch.func.functional_call(model, w, (x[examples],))
-        return nn.functional.cross_entropy(outputs, y[examples], reduction="none")
-
+    losses = LossOfOutputs(
+        lambda w, examples=slice(None): torch.func.functional_call(model, w, (x[examples],)),
+        lambda out, examples=slice(None): nn.functional.cross_entropy(out, y[examples], reduction="none"),
+    )
     w = {name: p.detach() for name, p in model.named_parameters()}
     bound, memory, steps = bind(rule, model), Memory(labels=y), []
     for _ in range(STEPS):
@@ -261,11 +261,12 @@ def page(descriptions: list[Description], picture: str, picture_text: str) -> st
         "Symbols: *w* weights, *g* clean gradient, ε displacement, ρ its length, *t* step from 0.",
     ]
     for d in descriptions:
-        lines += ["", *_section(d)]
+        lines += ["", *section(d)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _section(d: Description) -> Iterator[str]:
+def section(d: Description) -> Iterator[str]:
+    """One rule in Markdown, line by line."""
     yield f"## {d.name}"
     yield ""
     yield f"{_markdown(d.summary)} {_markdown(d.cost)}"

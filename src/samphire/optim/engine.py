@@ -18,7 +18,7 @@ from samphire import restore, tree
 from samphire.optim.guard import guard
 from samphire.optim.parameters import Parameters, data_parallel_around
 from samphire.optim.passes import Pass, Report, Watch, example_losses, mark_as_perturbed
-from samphire.optim.requests import At, Descent, Memory, Rule
+from samphire.optim.requests import OUTPUTS, At, Descent, Memory, Rule, needs_outputs
 from samphire.tree import Vector
 
 __all__ = ["Engine", "Perturbation", "Rng", "ranks"]
@@ -45,6 +45,7 @@ class Engine:
         unusable: Whether one of them had a gradient that is not finite, so that the step must be skipped.
         ended_by: Who ended a run from outside, if somebody did.
         closures: How many share the micro-batches of the run.
+        within_step: Whether the runs belong to a step that applies them itself.
         loss_noted: Whether the last run has seen a loss.
         last: The report of the last run.
         undo: The way back from what the run in progress has changed.
@@ -62,6 +63,7 @@ class Engine:
     unusable: bool = False
     ended_by: str = ""
     closures: int = 1
+    within_step: bool = False
     loss_noted: bool = False
     last: Report = field(default_factory=Report)
     undo: restore.Undo = field(default_factory=restore.Undo)
@@ -80,9 +82,12 @@ class Engine:
     def named(self) -> Mapping[str, nn.Parameter]:
         return self.parameters.named
 
-    def run(self, n: int | None, labels: Tensor | None, closures: int = 1) -> Run:
+    def run(self, n: int | None, labels: Tensor | None, closures: int = 1, within_step: bool = False) -> Run:
         """The passes of one run of the rule, to be filled by so many closures."""
         self.end_run()
+        if self.within_step and not within_step:
+            self.forget_runs()  # of a step that was interrupted
+        self.within_step = within_step
         self.refresh()
         self._find_data_parallel()
         self.ended_by, self.closures = "", closures
@@ -138,6 +143,7 @@ class Engine:
         watch = Watch(n, thorough=memory.step % self.measure_every == 0)
         seen: set[object] = set()
         rng: restore.RngState = {}
+        output_gradients: list[Tensor] = []
         descent: Vector | Descent | None = None
         asking = self.rule.gradient(Vector({name: p.detach() for name, p in self.named.items()}), memory)
         earlier = {name: p.grad for name, p in self.named.items()} if self.runs else {}
@@ -146,6 +152,7 @@ class Engine:
             request = next(asking)
             while descent is None:
                 p = self._next_pass(request, watch.report.passes, seen)
+                p.before = output_gradients if request.output_gradient == "before" else None
                 if not p.perturbed and self.rng == "replay":
                     rng = restore.rng_state({q.device for q in self.named.values()})
                 self.parameters.set_grads({})
@@ -154,6 +161,9 @@ class Engine:
                     wants_losses = request.losses
                     del request  # with it goes what may be the last reference to the clean gradient
                     yield p
+                    if p.with_outputs and not p.output_gradients:
+                        raise TypeError(OUTPUTS.format("p.backward was not called"))
+                    output_gradients, memory.feature_norm = p.output_gradients, p.feature_norm
                     g = self._collect(p)
                     watch.saw(p, g, self.named, originals)
                 finally:
@@ -211,6 +221,7 @@ class Engine:
             weights=request.weights,
             per_example=request.losses or request.weights is not None,
             forward_only=request.wrt == frozenset() and self.parameters.prunes,
+            with_outputs=needs_outputs(self.rule),
         )
 
     def _disturb(self, p: Pass, eps: Vector, rng: restore.RngState) -> Mapping[str, Tensor]:

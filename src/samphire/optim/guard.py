@@ -24,10 +24,14 @@ def guard(model: nn.Module, end: Callable[[str], None], undo: Undo) -> None:
         end: Ends the pass and puts everything back; it is given the name of who came.
         undo: Where the end of the watch is noted.
     """
-    saving = model.register_state_dict_pre_hook(_Guard("model.state_dict()", end))
-    undo.note(saving.remove)
-    loading = model.register_load_state_dict_pre_hook(_Guard("model.load_state_dict()", end))
-    undo.note(loading.remove)
+    saving, loading = _Guard("model.state_dict()", end), _Guard("model.load_state_dict()", end)
+    hooks: list[tuple[dict[Any, Any], _Guard]] = [
+        (model._state_dict_pre_hooks, saving),
+        (model._load_state_dict_pre_hooks, loading),
+    ]
+    undo.note(lambda: [registered.pop(one, None) for registered, one in hooks])
+    for registered, one in hooks:
+        registered[one] = one
 
 
 class _Guard:

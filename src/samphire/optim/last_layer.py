@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from samphire import restore, tree
+from samphire.checks import hint
 from samphire.optim import scopes
 from samphire.optim.passes import Pass
 
@@ -29,9 +30,9 @@ class LastLayer:
         self.model, self.name = model, name
         modules = {tree.plain_name(model, n): m for n, m in model.named_modules()}
         if name not in modules:
-            raise ValueError(f"the model has no module named {name!r}; it has {', '.join(n for n in modules if n)}.")
+            raise ValueError(f"the model has no module named {name!r}; {hint(name, filter(None, modules))}")
         self.head = modules[name]
-        self.parameters = scopes.below(name)(model)
+        self.parameters = scopes.own_parameters(model, name)
 
     def __repr__(self) -> str:
         return f"LastLayer({self.name!r}: {self.head})"
@@ -71,8 +72,9 @@ def last_layer(model: nn.Module, head: nn.Module | str | None = None) -> LastLay
 
     Args:
         model: Any module.
-        head: The head, or its name; by default the last Linear layer in order of registration, which is the
-            classifier in torchvision's, timm's and Hugging Face's classification models.
+        head: The head, or its name. By default the last layer in order of registration, if it is Linear or a 1x1
+            convolution: the classifier in torchvision's, timm's and Hugging Face's models. Where two layers may be
+            meant, it asks.
 
     Example:
         >>> last_layer(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)))
@@ -83,7 +85,7 @@ def last_layer(model: nn.Module, head: nn.Module | str | None = None) -> LastLay
         if not names:
             raise ValueError(f"head={head} is not a module of the model; pass one of its modules or a name.")
         head = tree.plain_name(model, names[0])
-    return LastLayer(model, scopes.last_linear(model) if head is None else head)
+    return LastLayer(model, scopes.find_head(model) if head is None else head)
 
 
 class OnePass:
@@ -98,32 +100,36 @@ class OnePass:
         self._check(p)
         head_alone = p.wrt is not None and p.wrt <= self.last.parameters
         p.thaw()
-        out = self._head_again(p) if self._call is not None else self._whole(cut=head_alone)
+        out = self._head_again(p, head_alone) if self._call is not None else self._whole(p, cut=head_alone)
         if not head_alone:
             self._call = None  # this backward uses the body's graph up
         loss = self.loss(out)
-        p.backward(loss)
+        p.backward(loss, out)
         return loss
 
-    def _whole(self, cut: bool) -> Tensor:
+    def _whole(self, p: Pass, cut: bool) -> Tensor:
         """Run the model; if only the head's gradient is wanted, cut the body off and keep its graph."""
         with watching(self.last.head, cut) as call:
             out = self.forward()
-        call.inputs(self.last)
+        inputs = call.inputs(self.last)
         if out is not call.output:
             raise ValueError(
                 f"forward returned something else than the output of the head {self.last.name!r}; move what follows "
                 "the head into the loss, or name another head: last_layer(model, head=...)."
             )
         self._call = call if cut else None
+        p.feature_norm = _mean_norm(inputs)
         return out
 
-    def _head_again(self, p: Pass) -> Tensor:
+    def _head_again(self, p: Pass, cut: bool) -> Tensor:
         assert self._call is not None
         if p.rng == "replay":
             restore.set_rng_state(self._call.rng)
+        args, kwargs = self._call.args, self._call.kwargs
+        if cut:
+            args, kwargs = _cut_off(args, kwargs)
         with self._call.autocast():
-            return self.last.head(*self._call.args, **self._call.kwargs)
+            return self.last.head(*args, **kwargs)
 
     def _check(self, p: Pass) -> None:
         if p.part is not None:
@@ -176,9 +182,7 @@ def watching(head: nn.Module, cut: bool = False) -> Iterator[_Call]:
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call.note(args, kwargs)
-        if not cut:
-            return None
-        return tuple(map(_detached, args)), {name: _detached(value) for name, value in kwargs.items()}
+        return _cut_off(args, kwargs) if cut else None
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         call.output = output
@@ -189,6 +193,19 @@ def watching(head: nn.Module, cut: bool = False) -> Iterator[_Call]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _mean_norm(inputs: tuple[Any, ...]) -> Tensor | None:
+    """The root of the mean squared norm of a batch of features, if that is what the head was given."""
+    if not inputs or not isinstance(inputs[0], Tensor) or inputs[0].ndim < 2:
+        return None
+    wide = torch.promote_types(inputs[0].dtype, torch.float32)
+    return torch.linalg.vector_norm(inputs[0].detach(), dtype=wide) / len(inputs[0]) ** 0.5
+
+
+def _cut_off(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A head's inputs without the graph of the body."""
+    return tuple(map(_detached, args)), {name: _detached(value) for name, value in kwargs.items()}
 
 
 def _detached(value: Any) -> Any:

@@ -6,7 +6,6 @@ import gc
 import inspect
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -58,10 +57,9 @@ class Parameters:
 
     def subtract(self, v: tree.Vector) -> None:
         """``w -= lr * v``, each group by its learning rate."""
-        with torch.no_grad():
-            for group, names in zip(self.base.param_groups, self._group_names, strict=True):
-                for name, by in v.only(names).dense().items():
-                    self.named[name].sub_(by * group["lr"])
+        for group, names in zip(self.base.param_groups, self._group_names, strict=True):
+            for name, by in v.only(names).dense().items():
+                self.named[name].detach().sub_(by * group["lr"])
 
     def refresh(self) -> None:
         """Read the names again if the base's groups or the model's parameters are others than before."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from samphire import tree
-from samphire.optim.requests import PER_EXAMPLE
+from samphire.optim.requests import OUTPUTS, PER_EXAMPLE
 from samphire.restore import Undo, undone
 from samphire.tree import Vector, dot, norm
 
@@ -93,6 +93,17 @@ class Report:
         """Perturbed minus clean loss."""
         return self.perturbed_loss - self.loss
 
+    def measured(self) -> dict[str, float]:
+        """What tells about sharpness, as far as this step measured it, for a logger.
+
+        Example:
+            >>> Report(loss=1.0, perturbed_loss=1.5, passes=2).measured()
+            {'perturbed_loss': 1.5, 'gap': 0.5, 'radius': 0.0}
+        """
+        names = ("perturbed_loss", "gap", "grad_norm", "perturbed_grad_norm", "cosine", "radius")
+        numbers = self.numbers()
+        return {name: numbers[name] for name in names if math.isfinite(numbers[name])}
+
     def numbers(self) -> dict[str, float]:
         """Everything as floats, for a logger."""
         return {name: float(value) for name, value in {**asdict(self), "gap": self.gap}.items()}
@@ -115,6 +126,10 @@ class Pass:
         scaler: The scaler in use, if any.
         radius: Length of the displacement, where the rule has computed it.
         loss: Set it, or use :meth:`backward`, to have the losses in ``opt.last``.
+        feature_norm: Set by a pass that knows the head's inputs: the root of their mean squared norm.
+        with_outputs: Whether the rule needs the model's outputs in :meth:`backward`.
+        output_gradients: The loss's derivative by these, one entry for each call of :meth:`backward`.
+        before: The entries of the pass before, if the rule wants the outputs alone to be differentiated in this one.
     """
 
     index: int
@@ -131,26 +146,48 @@ class Pass:
     loss: Loss | None = None
     losses: list[Tensor] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
+    feature_norm: Tensor | None = None
+    with_outputs: bool = False
+    output_gradients: list[Tensor] = field(default_factory=list)
+    before: list[Tensor] | None = None
 
     @property
     def examples(self) -> slice | Tensor:
         """Which examples of the batch take part: index inputs and labels with it."""
         return slice(None) if self.part is None else self.part
 
-    def backward(self, loss: Tensor) -> None:
+    def backward(self, loss: Tensor, outputs: Tensor | None = None) -> None:
         """Backward, scaled if there is a scaler, and the loss noted.
 
         Args:
             loss: The loss; or the loss of each example, and their mean is taken. Rules that rank or weigh
                 examples need the latter.
+            outputs: What the loss was computed from, for rules that differentiate it and the loss at two points.
         """
         if loss.ndim:
             loss = self._mean(loss)
         elif self.per_example:
             raise TypeError(PER_EXAMPLE.format("backward was given one number"))
         self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
-        if not self.forward_only:
+        if self.forward_only:
+            return
+        if not self.with_outputs:
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        elif outputs is None:
+            raise TypeError(OUTPUTS.format("backward was not given the outputs"))
+        else:
+            self.output_gradients.append(self._backward_by_outputs(loss, outputs))
+
+    def _backward_by_outputs(self, loss: Tensor, outputs: Tensor) -> Tensor:
+        """Backward with the loss's derivative by the outputs as it is here, or as it was in the pass before."""
+        if self.before is not None:
+            output_gradient = self.before[len(self.output_gradients)]
+            outputs.backward(output_gradient)
+            return output_gradient
+        outputs.retain_grad()
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        assert outputs.grad is not None
+        return outputs.grad
 
     def thaw(self) -> None:
         """Let autograd record the parameters that this pass does not need, for a later one."""

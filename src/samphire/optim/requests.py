@@ -2,7 +2,8 @@
 
 A rule yields a request (:class:`At`), is sent the gradient there, and returns the gradient to descend along.
 :func:`sharpness_aware_gradient` is the specification every engine is tested against. What looks into a rule or makes
-another rule of it is at the end: :func:`bind`, :func:`on`, :func:`with_rho`, :func:`rho_of`, :func:`branches`.
+another rule of it is at the end: :func:`bind`, :func:`on`, :func:`with_rho`, :func:`rho_of`, :func:`branches`,
+:func:`needs_outputs`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from numbers import Real
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,9 @@ Examples = slice | Tensor | None
 RADIUS = Range(least=0, below=1e38)  # what float32 can displace by
 
 __all__ = [
-    "EVERYWHERE", "PER_EXAMPLE", "Asking", "At", "Climb", "Descent", "Examples", "Group", "Memory", "Metric", "Rule",
-    "bind", "branches", "drive", "gradient_at", "on", "relayed", "rho_of", "sharpness_aware_gradient", "watched",
-    "with_rho",
+    "EVERYWHERE", "OUTPUTS", "PER_EXAMPLE", "Asking", "At", "Climb", "Descent", "Examples", "Group",
+    "LossOfOutputs", "Memory", "Metric", "Rule", "bind", "branches", "drive", "gradient_at", "needs_outputs", "on",
+    "relayed", "rho_of", "sharpness_aware_gradient", "watched", "with_rho",
 ]  # fmt: skip
 
 
@@ -43,6 +44,8 @@ class At:
         examples: Which examples of the batch take part; ``None`` for all.
         weights: What each example's loss is multiplied by before the mean is taken; ``None`` for 1.
         losses: Whether the examples' losses are wanted too. The answer is then a pair: gradient, losses.
+        output_gradient: Where the loss is differentiated by the model's outputs: ``"here"``, which gives the
+            gradient, or as it was in the request ``"before"``; only the outputs are then differentiated here.
     """
 
     eps: Vector = field(default_factory=Vector)
@@ -50,6 +53,7 @@ class At:
     examples: Examples = None
     weights: Tensor | None = None
     losses: bool = False
+    output_gradient: Literal["here", "before"] = "here"
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ Asking = Generator[At, Any, Vector | Descent]
 class Rule(Protocol):
     """What engines drive: a frozen dataclass.
 
-    A rule that decides by the value of a tensor says so by a class attribute, ``branches = True``.
+    A rule that decides by the value of a tensor says so by a class attribute, ``branches = True``; one that asks for
+    the output gradient of a request before, by ``needs_outputs = True``.
     """
 
     @property
@@ -109,7 +114,10 @@ class Memory(dict[str, Any]):
         groups: The base optimizer's parameter groups.
         n: Examples in the batch, if the caller gave them.
         labels: Their classes, if the caller gave them.
+        feature_norm: Root of the mean squared norm of what the head was given in the last pass, if the engine saw it.
     """
+
+    feature_norm: Tensor | None = None
 
     def __init__(
         self, step: int = 0, groups: tuple[Group, ...] = (), n: int | None = None, labels: Tensor | None = None
@@ -199,7 +207,8 @@ def sharpness_aware_gradient(
     Args:
         rule: Any rule.
         loss: The loss as a function of ``{name: tensor}``; of the chosen examples too, if the rule chooses. For rules
-            that rank or weigh examples it returns their losses, and their mean is taken.
+            that rank or weigh examples it returns their losses, and their mean is taken. For rules that tell the
+            model's outputs from the loss it is a :class:`LossOfOutputs`.
         w: The weights.
         memory: What the rule kept from earlier steps; it is brought up to date.
 
@@ -250,25 +259,63 @@ def relayed(asking: Asking, request: At, change: Callable[[At], At] = lambda req
             return done.value
 
 
+@dataclass(frozen=True)
+class LossOfOutputs:
+    """A loss of the weights that goes by way of the model's outputs.
+
+    Args:
+        outputs: The outputs as a function of the weights; of the chosen examples too, if the rule chooses.
+        loss: The loss of the outputs (or of each example) and, likewise, of the chosen examples.
+
+    Example:
+        >>> square = LossOfOutputs(lambda w: 3 * w["w"], lambda out: out**2 / 2)
+        >>> square({"w": torch.tensor(2.0)})
+        tensor(18.)
+    """
+
+    outputs: Callable[..., Tensor]
+    loss: Callable[..., Tensor]
+
+    def __call__(self, w: Mapping[str, Tensor], *examples: Examples) -> Tensor:
+        return self.loss(self.outputs(w, *examples), *examples)
+
+
 def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callable[[At], Any]:
     """The answers of a pure loss function."""
+    parts = loss if isinstance(loss, LossOfOutputs) else None
+    before: list[Tensor] = []  # the output gradient of the last request
 
     def answer(request: At) -> Any:
         chosen = () if request.examples is None else (request.examples,)
+        point = (Vector(w) + request.eps).dense()
 
-        def mean(w: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-            losses = loss(w, *chosen)
+        def mean(of: Any, loss: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+            losses = loss(of, *chosen)
             if losses.ndim == 0 and (request.losses or request.weights is not None):
                 raise TypeError(PER_EXAMPLE.format("the loss function returned their mean"))
             return (losses if request.weights is None else losses * request.weights).mean(), losses
 
-        gradient, losses = torch.func.grad(mean, has_aux=True)((Vector(w) + request.eps).dense())
+        losses: Any = None
+        if parts is not None:
+            outputs, pulled_back, *_ = torch.func.vjp(lambda w: parts.outputs(w, *chosen), point)
+            if request.output_gradient == "here":
+                output_gradient, losses = torch.func.grad(mean, has_aux=True)(outputs, parts.loss)
+                before[:] = [output_gradient]
+            (gradient,) = pulled_back(*before)
+        elif request.output_gradient == "before":
+            raise TypeError(OUTPUTS.format("the loss function is no LossOfOutputs"))
+        else:
+            gradient, losses = torch.func.grad(mean, has_aux=True)(point, loss)
         g = Vector(gradient) if request.wrt is None else Vector(gradient).only(request.wrt)
         return (g, losses) if request.losses else g
 
     return answer
 
 
+OUTPUTS = (
+    "this rule differentiates the model's outputs and the loss at two points, but {}; use p.backward(loss, outputs) "
+    "in the closure or loop."
+)
 PER_EXAMPLE = (
     "this rule needs the loss of each example, but {}; use a loss with reduction='none', and p.backward(losses) in "
     "the closure or loop."
@@ -390,3 +437,14 @@ def branches(rule: Rule) -> bool:
         (False, True)
     """
     return getattr(rule, "branches", False) or (hasattr(rule, "rule") and branches(rule.rule))
+
+
+def needs_outputs(rule: Rule) -> bool:
+    """Whether a rule, or the rule inside it, differentiates the model's outputs and the loss at two points.
+
+    Example:
+        >>> from samphire.optim.rules import every, functional_sam
+        >>> needs_outputs(every(2, sam())), needs_outputs(every(2, functional_sam()))
+        (False, True)
+    """
+    return getattr(rule, "needs_outputs", False) or (hasattr(rule, "rule") and needs_outputs(rule.rule))

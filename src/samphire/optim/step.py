@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
+from samphire import restore
 from samphire.checks import Count, Positive, check_value
 from samphire.optim import checkpoint
 from samphire.optim.engine import Engine, Perturbation, Rng
@@ -149,7 +150,7 @@ class SharpnessAware(Optimizer):
         """
         engine = self._engine
         engine.heal()
-        if closure is None or (engine.runs and not engine.in_pass()):
+        if closure is None or (engine.runs and not engine.within_step and not engine.in_pass()):
             if closure is not None:
                 self._call_without_gradients(closure)
             self._clip()
@@ -158,8 +159,11 @@ class SharpnessAware(Optimizer):
             first = self.base.step(lambda: float(self._evaluate(closure, n, labels, micro)))
             engine.forget_runs()
             return first
-        loss = self._evaluate(closure, n, labels, micro)
-        self._apply()
+        try:
+            loss = self._evaluate(closure, n, labels, micro)
+            self._apply()
+        finally:
+            engine.forget_runs()
         return loss
 
     def gradient(
@@ -199,6 +203,16 @@ class SharpnessAware(Optimizer):
             >>> opt.last.passes, bool(loss == opt.step())
             (2, True)
         """
+        return self._gradient(closure, n, labels, micro)
+
+    def _gradient(
+        self,
+        closure: Closure | Sequence[Closure],
+        n: int | None,
+        labels: Tensor | None,
+        micro: Micro,
+        within_step: bool = False,
+    ) -> Loss:
         check_value("micro", micro, Micro)
         closures = [closure] if callable(closure) else list(closure)
         if not closures:
@@ -209,10 +223,10 @@ class SharpnessAware(Optimizer):
         for batch in batches:
             alone = len(closures) == 1 and not engine.runs
             strangers = self._leftovers.strangers(engine.named.values()) if alone else []
-            run = engine.run(n, labels, len(closures))
+            run = engine.run(n, labels, len(closures), within_step)
             try:
                 for p in run:
-                    with torch.enable_grad(), zeroing_expected(strangers if p.index == 0 else []):
+                    with restore.kept_grad_mode(True), zeroing_expected(strangers if p.index == 0 else []):
                         for one in batch:
                             run_closure(one, p)
             finally:
@@ -262,7 +276,7 @@ class SharpnessAware(Optimizer):
     ) -> Loss:
         self._engine.end_run()
         self._engine.forget_runs()
-        loss = self.gradient(closure, n=n, labels=labels, micro=micro)
+        loss = self._gradient(closure, n, labels, micro, within_step=True)
         self._clip()
         return loss
 
@@ -308,18 +322,20 @@ class SharpnessAware(Optimizer):
             raise RuntimeError(
                 "scaler.step(opt) was called, but the passes were not unscaled; pass scaler= to SharpnessAware."
             )
-        engine.last.skipped = engine.unusable
-        if (scaler := engine.live_scaler()) is not None:
-            self._overflow.report(scaler, engine.unusable, next(iter(engine.named.values())).device)
-        if not engine.unusable:
-            self.base.step()
-            engine.parameters.subtract(engine.directly)
-        elif engine.live_scaler() is None:
+        directly, unusable, scaler = engine.directly, engine.unusable, engine.live_scaler()
+        engine.forget_runs()  # from here on an interrupt may lose this step, but never takes it twice
+        engine.last.skipped = unusable
+        if scaler is not None:
+            self._overflow.report(scaler, unusable, next(iter(engine.named.values())).device)
+        if not unusable:
+            with restore.kept_grad_mode():
+                self.base.step()
+            engine.parameters.subtract(directly)
+        elif scaler is None:
             engine.warn(
                 "the gradient is not finite, so the step was skipped: weights and memory are as before, and "
                 "opt.last.skipped is True; lower the learning rate or rho, or look at the batch."
             )
-        engine.forget_runs()
         self._leftovers.note(engine.named.values())
         if engine.loss_noted:
             return engine.last.loss

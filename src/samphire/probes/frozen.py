@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from samphire.checks import check_one_of, check_whole
-from samphire.optim.scopes import last_linear
+from samphire.optim.scopes import find_head
 from samphire.progress import Progress, silent
 from samphire.restore import untouched
 
@@ -143,7 +143,7 @@ def _listening(model: nn.Module, layer: str | nn.Module | None) -> Iterator[list
     """A list that is given what the layer returns (for ``None``, what the last Linear is given) at each call."""
     calls: list[Any] = []
     if layer is None:
-        hook = model.get_submodule(last_linear(model)).register_forward_pre_hook(lambda _, x: calls.append(x[0]))
+        hook = model.get_submodule(find_head(model)).register_forward_pre_hook(lambda _, x: calls.append(x[0]))
     else:
         hook = _module(model, layer).register_forward_hook(lambda _, __, out: calls.append(out))
     try:

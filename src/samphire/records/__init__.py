@@ -7,11 +7,11 @@ last line; every other file appears whole or not at all. Nothing here loads torc
 
 from samphire.records.cells import Row, plain_cell, scalar
 from samphire.records.files import write_atomic
-from samphire.records.keys import canonical, generator, key, seed
+from samphire.records.keys import added, canonical, generator, key, seed
 from samphire.records.origin import provenance
 from samphire.records.runs import Run, Stored, count_rows, is_done, is_locked, last_row, open_run, read
 
 __all__ = [
-    "Row", "Run", "Stored", "canonical", "count_rows", "generator", "is_done", "is_locked", "key", "last_row",
-    "open_run", "plain_cell", "provenance", "read", "scalar", "seed", "write_atomic",
+    "Row", "Run", "Stored", "added", "canonical", "count_rows", "generator", "is_done", "is_locked", "key",
+    "last_row", "open_run", "plain_cell", "provenance", "read", "scalar", "seed", "write_atomic",
 ]  # fmt: skip

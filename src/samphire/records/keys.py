@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, field, fields, is_dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from samphire.records.cells import scalar
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["canonical", "generator", "key", "seed"]
+__all__ = ["added", "canonical", "generator", "key", "seed"]
 
 
 def key(config: Any) -> str:
@@ -27,7 +27,8 @@ def key(config: Any) -> str:
 
     Args:
         config: A frozen dataclass of numbers, strings, booleans, ``None``, enums, tuples, lists, sets, mappings,
-            functions with a name, and frozen dataclasses. Fields annotated as a path, or holding one, do not count.
+            functions with a name, and frozen dataclasses. Fields annotated as a path, or holding one, do not count;
+            nor do those of :func:`added` at their default, nor those that the configuration names as ``uncounted``.
 
     Example:
         >>> from dataclasses import dataclass
@@ -38,6 +39,24 @@ def key(config: Any) -> str:
         ('5413fb3bac6c0952', True)
     """
     return hashlib.sha256(_dumps(canonical(config)).encode()).hexdigest()[:16]
+
+
+def added(default: Any) -> Any:
+    """A field of a configuration that is younger than stored runs: at its default it does not count in the key.
+
+    Args:
+        default: What the runs had before there was a choice.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Config:
+        ...     rho: float
+        ...     base: str = added("sgd")
+        >>> canonical(Config(0.05)), canonical(Config(0.05, "adam"))["base"]
+        ({'__type__': 'samphire.records.keys.Config', 'rho': 0.05}, 'adam')
+    """
+    return field(default=default, metadata={"added": True})
 
 
 def canonical(config: Any) -> dict[str, Any]:
@@ -113,7 +132,8 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, float):
         return _plain_float(value)
     if is_dataclass(value) and not isinstance(value, type):
-        counted = [f for f in fields(value) if not _is_path(f, getattr(value, f.name))]
+        uncounted = getattr(value, "uncounted", ())
+        counted = [f for f in fields(value) if _counts(f, getattr(value, f.name)) and f.name not in uncounted]
         return {"__type__": _name(type(value))} | {
             f.name: _plain(getattr(value, f.name), f"{where}.{f.name}") for f in counted
         }
@@ -136,6 +156,10 @@ def _plain_float(x: float) -> Any:
     if not math.isfinite(x):
         return {"__float__": repr(x)}
     return int(x) if x.is_integer() and abs(x) < 2**53 else x
+
+
+def _counts(field: Field[Any], value: Any) -> bool:
+    return not (_is_path(field, value) or (field.metadata.get("added") and value == field.default))
 
 
 def _is_path(field: Field[Any], value: Any) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,7 @@ class Run:
         rows: All rows, those of earlier sessions first.
         done: Whether the run was complete when opened.
         complete: Whether the end of the block completes it; set it to False if rows are still missing.
+        listeners: Called with all rows after each that is stored.
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class Run:
     done: bool
     _file: int = field(default=-1, repr=False)
     complete: bool = True
+    listeners: list[Callable[[list[Row]], object]] = field(default_factory=list, repr=False)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Store one row; it is safe from a kill of this process once this returns.
@@ -62,6 +64,8 @@ class Run:
         stored = {name: plain_cell(value, name) for name, value in row.items()}
         append_row(self._file, stored)
         self.rows.append(stored)
+        for listener in self.listeners:
+            listener(self.rows)
 
 
 @contextmanager

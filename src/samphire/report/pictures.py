@@ -91,6 +91,9 @@ def curve(axes: Axes, x: Sequence[float], y: Sequence[Estimate], label: str, **k
 def png(figure: Figure | bytes) -> bytes:
     """A figure as a PNG image on white; bytes that already are one pass through.
 
+    It has the 256 colors that cover the picture best, which no eye tells from all of them and which takes a third of
+    the space; as SVG every picture of the paper's takes more.
+
     Args:
         figure: A matplotlib figure or PNG bytes.
     """
@@ -104,7 +107,16 @@ def png(figure: Figure | bytes) -> bytes:
         raise TypeError(f"a figure must be a matplotlib Figure or PNG bytes, got {type(figure).__name__}.")
     file = io.BytesIO()
     with _style():  # some parts, such as further ticks, are made only now
-        figure.savefig(file, format="png", dpi=96 * PIXELS, facecolor="white", metadata={"Software": None})
+        figure.savefig(file, format="png", dpi=96 * PIXELS, facecolor="white", pil_kwargs={"compress_level": 0})
+    return _few_colors(file)
+
+
+def _few_colors(image: io.BytesIO) -> bytes:
+    from PIL import Image
+
+    palette, file = Image.Quantize.MAXCOVERAGE, io.BytesIO()
+    few = Image.open(image).convert("RGB").quantize(256, palette, kmeans=1, dither=Image.Dither.NONE)
+    few.save(file, format="PNG", optimize=True)
     return file.getvalue()
 
 

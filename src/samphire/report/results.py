@@ -15,7 +15,9 @@ from samphire.statistics import Verdict
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Claim", "Result", "summary"]
+VERDICTS = ("holds", "contradicted", "open", "failed")
+
+__all__ = ["VERDICTS", "Claim", "Result", "Story", "count_verdicts", "summary"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Claim:
         ours: What we measured, short.
         paper: What the paper has, short.
         detail: How it was judged, or why it does not hold.
+        main: Whether its number is the one to show of a figure, where there is room for one.
     """
 
     text: str
@@ -35,6 +38,7 @@ class Claim:
     ours: str = ""
     paper: str = ""
     detail: str = ""
+    main: bool = False
 
     def __post_init__(self) -> None:
         if self.verdict not in get_args(Verdict):
@@ -53,6 +57,7 @@ class Result:
         tables: Ours beside theirs.
         claims: What must hold.
         notes: Where we differ from the paper, one sentence each.
+        settings: What was run, by name.
         provenance: From :func:`samphire.records.provenance`, or a part of it.
         seconds: What it took to compute.
         error: Why it could not be computed, if it could not.
@@ -66,6 +71,7 @@ class Result:
     tables: Sequence[Table] = ()
     claims: Sequence[Claim] = ()
     notes: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = math.nan
     error: str = ""
@@ -77,6 +83,51 @@ class Result:
         for name in ("tables", "claims", "notes"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "figures", tuple(png(figure) for figure in self.figures))
+
+    @property
+    def main(self) -> Claim | None:
+        """The claim whose number to show where there is room for one: the one marked so, else the first."""
+        return next((claim for claim in self.claims if claim.main), next(iter(self.claims), None))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many claims have each verdict, those without any left out; what could not be computed counts once.
+
+        Example:
+            >>> Result("fig2", "Error", claims=[Claim("a", "open"), Claim("b", "holds"), Claim("c", "open")]).counts
+            {'holds': 1, 'open': 2}
+        """
+        return count_verdicts([self])
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a page tells before its figures.
+
+    Args:
+        question: What was asked.
+        answer: One sentence.
+        pictures: The figures that show it: the name of a result, which of its pictures, and what to look at.
+        links: Files beside the page to go on with, and what they are.
+
+    Example:
+        >>> Story("Does it help?", "Yes.", [("fig2", 0, "It falls.")]).pictures
+        (('fig2', 0, 'It falls.'),)
+    """
+
+    question: str
+    answer: str
+    pictures: Sequence[tuple[str, int, str]] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pictures", tuple(self.pictures))
+
+
+def count_verdicts(results: Iterable[Result]) -> dict[str, int]:
+    """How many claims of the results have each verdict; verdicts without any are left out."""
+    verdicts = [row["verdict"] for row in summary(results)]
+    return {verdict: verdicts.count(verdict) for verdict in VERDICTS if verdict in verdicts}
 
 
 def summary(results: Iterable[Result]) -> list[dict[str, Any]]:

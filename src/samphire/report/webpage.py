@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from samphire.records import write_atomic
 from samphire.report.cells import duration, show
 from samphire.report.pictures import PIXELS
-from samphire.report.results import Result, summary
+from samphire.report.results import Result, Story, count_verdicts, summary
 from samphire.report.tables import to_csv
 
 if TYPE_CHECKING:
@@ -30,10 +30,15 @@ WORDS = {
     "open": ("is open", "are open"),
     "failed": ("could not be computed", "could not be computed"),
 }
+AGAIN = 10  # seconds after which an unfinished page is loaded again
 
 
 def page(
-    results: Sequence[Result], machine: Mapping[str, Any] | None = None, title: str = "samphire: results"
+    results: Sequence[Result],
+    machine: Mapping[str, Any] | None = None,
+    title: str = "samphire: results",
+    story: Story | None = None,
+    pending: Mapping[str, str] | None = None,
 ) -> str:
     """All results as one HTML page without outside parts: no script, no font, no style sheet, no image file.
 
@@ -41,6 +46,8 @@ def page(
         results: In the order shown; their names must differ.
         machine: Where it ran, from :func:`samphire.records.provenance`.
         title: Of the page.
+        story: What to tell first; pictures of results that are not there are left out.
+        pending: Titles by name of results still to come: the page says so and loads itself again now and then.
 
     Example:
         >>> "&lt;b&gt;" in page([Result("fig2", "<b>")])
@@ -56,9 +63,13 @@ def page(
         results=results,
         groups=[(source, list(group)) for source, group in itertools.groupby(results, lambda r: r.source)],
         sources=list(dict.fromkeys(result.source for result in results)) or ["the paper"],
-        counts=_counts(results),
+        counts=count_verdicts(results),
         seconds=sum(times) if times else None,
         machine=machine or {},
+        story=story,
+        shown=_shown(story, results),
+        pending=pending or {},
+        again=AGAIN,
     )
 
 
@@ -67,6 +78,8 @@ def write(
     results: Sequence[Result],
     machine: Mapping[str, Any] | None = None,
     title: str = "samphire: results",
+    story: Story | None = None,
+    pending: Mapping[str, str] | None = None,
 ) -> Path:
     """Write ``index.html``, and beside it ``<name>.png`` and ``<name>.csv`` of every result; returns the page.
 
@@ -78,7 +91,7 @@ def write(
     for result in results:
         files |= {_numbered(result.name, i, "png"): bytes(f) for i, f in enumerate(result.figures)}  # type: ignore[arg-type]
         files |= {_numbered(result.name, i, "csv"): to_csv(t).encode() for i, t in enumerate(result.tables)}
-    files["index.html"] = page(results, machine, title).encode()
+    files["index.html"] = page(results, machine, title, story, pending).encode()
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
@@ -106,6 +119,7 @@ def _template() -> Template:
         "base64": lambda image: base64.b64encode(image).decode(),
         "capital": lambda words: words[:1].upper() + words[1:],
         "claims": summary,
+        "counted": _counted,
         "duration": duration,
         "origin": _origin,
         "show": show,
@@ -114,11 +128,16 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def _counts(results: Iterable[Result]) -> str:
+def _counted(counts: Mapping[str, int]) -> str:
     """For instance "2 hold, 1 is open"."""
-    verdicts = [row["verdict"] for row in summary(results)]
-    count = {verdict: verdicts.count(verdict) for verdict in WORDS}
-    return ", ".join(f"{n} {WORDS[verdict][n > 1]}" for verdict, n in count.items() if n)
+    return ", ".join(f"{n} {WORDS[verdict][n > 1]}" for verdict, n in counts.items())
+
+
+def _shown(story: Story | None, results: Sequence[Result]) -> list[tuple[Result, Any, str]]:
+    """The story's pictures, each with its result and its caption."""
+    named = {result.name: result for result in results}
+    pictures = story.pictures if story else ()
+    return [(named[name], named[name].figures[i], caption) for name, i, caption in pictures if name in named]
 
 
 def _origin(result: Result) -> list[str]:

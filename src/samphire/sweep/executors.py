@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
+import shutil
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +20,8 @@ import torch
 from samphire import pool
 
 CRASHES = 3  # of a node or worker of Ray that one attempt survives
+LIMIT = 24 * 60  # minutes of a SLURM job, unless SBATCH_TIMELIMIT says otherwise
+POLL = 1.0  # seconds between looks at SLURM's jobs
 
 __all__ = ["EXECUTORS", "Outcome", "Submit", "Work"]
 
@@ -68,7 +74,7 @@ def _ray(work: Work, workers: int | None, address: str | None) -> Iterator[tuple
     if own:
         ray.init(address, log_to_driver=False, logging_level="warning", include_dashboard=False)
     gpus = 1 if ray.cluster_resources().get("GPU") else 0
-    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=CRASHES)(_attempt_on_ray)
+    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=CRASHES)(_attempt_elsewhere)
     tasks: list[Any] = []
 
     def submit(job: Any) -> Future[Outcome]:
@@ -85,8 +91,8 @@ def _ray(work: Work, workers: int | None, address: str | None) -> Iterator[tuple
             ray.shutdown()
 
 
-def _attempt_on_ray(request: bytes, path: list[str]) -> Outcome:
-    """In a worker of Ray, which may look for modules in other places than this process."""
+def _attempt_elsewhere(request: bytes, path: list[str]) -> Outcome:
+    """On another machine, or in a worker that may look for modules in other places than this process."""
     sys.path += [place for place in path if place not in sys.path]
     torch.set_num_threads(1)
 
@@ -97,5 +103,61 @@ def _attempt_on_ray(request: bytes, path: list[str]) -> Outcome:
     return _attempt(unpacked, request)
 
 
+@contextmanager
+def _slurm(work: Work, workers: int | None, address: str | None) -> Iterator[tuple[Submit, int]]:
+    """Jobs of SLURM by submitit: one that meets its time limit is queued again and resumes from its checkpoint.
+
+    What sbatch needs to know (partition, account, time limit, GPUs) it reads from its own variables:
+    SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT, SBATCH_GPUS.
+    """
+    try:
+        submitit: Any = importlib.import_module("submitit")
+    except ModuleNotFoundError:
+        raise ValueError(
+            "on='slurm' needs submitit; pip install 'samphire[slurm]', or take on='processes'."
+        ) from None
+    if address is None and shutil.which("sbatch") is None:
+        raise ValueError("on='slurm' needs sbatch, and there is none here; run it where SLURM is, or on='processes'.")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    executor = submitit.AutoExecutor(cache / "samphire" / "jobs" / "%j", cluster=address or "slurm")
+    executor.update_parameters(name="samphire", timeout_min=LIMIT, cpus_per_task=1)
+    jobs: dict[Future[Outcome], Any] = {}
+
+    def submit(job: Any) -> Future[Outcome]:
+        future: Future[Outcome] = Future()
+        request = importlib.import_module("cloudpickle").dumps((work, job))
+        jobs[future] = executor.submit(_Resumable(), request, sys.path)
+        return future
+
+    def watch() -> None:
+        while not left.wait(POLL):
+            for future, job in list(jobs.items()):
+                if not future.done() and job.done():
+                    error = job.exception()
+                    future.set_result(job.result() if error is None else (False, str(error)))
+
+    left = threading.Event()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield submit, workers or sys.maxsize
+    finally:
+        left.set()
+        watcher.join()
+        for future, job in jobs.items():
+            if not future.done():
+                job.cancel()
+
+
+class _Resumable:
+    """What submitit calls: shortly before the time limit it asks for what is to be queued again."""
+
+    def __call__(self, request: bytes, path: list[str]) -> Outcome:
+        return _attempt_elsewhere(request, path)
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        return importlib.import_module("submitit.helpers").DelayedSubmission(self, *arguments)
+
+
 Executor = Callable[[Work, int | None, str | None], AbstractContextManager[tuple[Submit, int]]]
-EXECUTORS: dict[str, Executor] = {"here": _here, "processes": _processes, "ray": _ray}
+EXECUTORS: dict[str, Executor] = {"here": _here, "processes": _processes, "ray": _ray, "slurm": _slurm}

@@ -61,12 +61,14 @@ def run(
         jobs: Frozen dataclasses.
         work: Computes one of them by :func:`samphire.records.open_run` in ``out``. A function of an importable
             module, or a ``functools.partial`` of one: ``partial(fit, root=root, out=out)``.
-        out: The folder of the runs. For Ray every node must see it, and the data, under the same absolute path.
+        out: The folder of the runs. For Ray and SLURM every node must see it, and the data, under the same absolute
+            path.
         on: ``"here"``, one by one; ``"processes"``, a :class:`samphire.pool.Pool` of one core each; ``"ray"``, tasks
-            of one core, and of one GPU where the cluster has any.
+            of one core, and of one GPU where the cluster has any; ``"slurm"``, a job of SLURM each, by submitit.
         workers: Jobs at once. By default one for each core, and as many as fit for Ray. Processes share a GPU: say
             how many it can hold.
         address: Of the Ray cluster, for instance ``"auto"``. By default the one running here, or one made for this.
+            ``"local"`` tries SLURM's jobs on this machine, without SLURM.
         progress: Called about once a second, by a thread of its own, with what is done, epochs done and epochs to do.
         done: Called with each job that has ended.
 
@@ -173,5 +175,8 @@ def _check(on: str, workers: int | None, address: str | None) -> None:
         check_whole("workers", workers)
     if workers is not None and on == "here":
         raise ValueError(f"on='here' runs one job at a time, got workers={workers}; take on='processes'.")
-    if address is not None and on != "ray":
-        raise ValueError(f"address is that of a Ray cluster, got {address!r} and on={on!r}; take on='ray'.")
+    if address is not None and on != "ray" and (on, address) != ("slurm", "local"):
+        raise ValueError(
+            f"address is that of a Ray cluster, or 'local' for SLURM's jobs without SLURM, got {address!r} and "
+            f"on={on!r}; take on='ray'."
+        )

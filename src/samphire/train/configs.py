@@ -25,19 +25,24 @@ from samphire.data.parts import ProbeOn
 from samphire.models.loading import NETWORKS
 from samphire.optim import RULES
 from samphire.optim.requests import Rule, rho_of, with_rho
+from samphire.records import added
+from samphire.train.bases import BASES, check_base
 
 __all__ = ["DEFAULTS", "METHODS", "Config", "Method", "Settings", "appendix_b", "parse", "value_of"]
 
 Settings = tuple[tuple[str, Any], ...]
-Method = Literal["erm", "reweight", "group_dro", "jtt", "dfr"]
+Method = Literal["erm", "reweight", "group_dro", "jtt", "useful", "spectral_decoupling", "swa", "dfr"]
 METHODS: dict[str, dict[str, Any]] = {
     "erm": {},
     "reweight": {},
     "group_dro": {"eta": 0.01, "adjustment": 0.0},
     "jtt": {"epochs": 1, "times": 50},
+    "useful": {"epochs": 1, "times": 2},
+    "spectral_decoupling": {"lam": 0.01},
+    "swa": {"epochs": 5},
     "dfr": {"resamples": 20},
 }
-"""What training may do about groups, with its settings and their defaults."""
+"""What training may do beside the rule, mostly about groups, with its settings and their defaults."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +61,20 @@ class Config:
         rho: The rule's radius; ``None`` for its default. 0 and ``"sgd"`` are the same.
         rule_settings: The rule's other settings, by name.
         method: ``"erm"``: all examples alike. ``"reweight"``: every group equally often. ``"group_dro"``: the same,
-            and :class:`samphire.baselines.GroupDRO`. ``"jtt"``: just train twice. ``"dfr"``: ``"erm"``,
-            then the last layer retrained on the probing part or, for sets with domains, the validation part.
+            and :class:`samphire.baselines.GroupDRO`. ``"jtt"``: just train twice. ``"useful"``: likewise, with the
+            slowly learned part of each class repeated. ``"spectral_decoupling"``: a penalty on the logits.
+            ``"swa"``: in the end the mean of the last epochs' weights; take a constant schedule. ``"dfr"``:
+            ``"erm"``, then the last layer retrained on the probing part or, for sets with domains, the validation
+            part.
         method_settings: ``eta`` and ``adjustment`` of GroupDRO; ``epochs`` (of the first training) and ``times`` of
-            JTT; ``resamples`` of DFR.
+            JTT and USEFUL; ``lam`` of spectral decoupling; ``epochs`` (that are averaged) of SWA; ``resamples`` of
+            DFR.
         epochs: Passes over the training part.
         batch: Examples per step, over all ranks.
         lr: Learning rate at the start.
         schedule: ``"cosine"``, step by step to zero, or ``"constant"``.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
+        momentum: Of the base ``"sgd"``.
+        weight_decay: Of the base: added to the gradient by SGD and Adam, applied to the weights by the others.
         size: Side of the network's images, for sets of image files.
         augment: Random crops and flips, for these.
         target: Domain to transfer to, for sets with domains.
@@ -78,6 +87,10 @@ class Config:
         keep: Epochs after which the weights are kept, as ``epoch-<n>.pt``; 0 for before training.
         perturbation: Under torchrun: ``"global"``, of the whole batch, or ``"local"``, each rank its own.
         seed: Of everything random except the data set's own splits.
+        base: The optimizer under the rule: ``"sgd"``, ``"adam"``, ``"adamw"`` or ``"muon"`` (weight matrices by
+            Muon, the rest by AdamW).
+        base_settings: ``nesterov`` of SGD; ``betas`` and ``eps`` of Adam and AdamW; these and ``momentum``,
+            ``nesterov``, ``ns_steps`` of Muon.
 
     Example:
         >>> appendix_b("waterbirds", rule="sam", rho=0.05).batch
@@ -107,16 +120,19 @@ class Config:
     target: str | None = None
     examples: Count | None = None
     probe_at: tuple[int, ...] = ()
-    probe_on: ProbeOn = "val"
+    probe_on: ProbeOn = added("val")
     resamples: Whole = 20
     keep: tuple[int, ...] = ()
     perturbation: Literal["global", "local"] = "global"
     seed: Whole = 0
+    base: Literal["sgd", "adam", "adamw", "muon"] = added("sgd")
+    base_settings: Settings = added(())
 
     def __post_init__(self) -> None:
         _check_data(self.data)
         check_one_of("rule", self.rule, ("sgd", *RULES))
         check_one_of("method", self.method, METHODS)
+        check_one_of("base", self.base, BASES)
         if not isinstance(self.model, str) or ":" not in self.model:
             check_one_of("network", self.model, NETWORKS)
         check_fields(self)
@@ -126,6 +142,7 @@ class Config:
         self._check_target()
         self._check_method()
         self._check_rule()
+        self._check_base()
 
     def _check_target(self) -> None:
         if (self.target is None) == self._has_domains:
@@ -141,6 +158,8 @@ class Config:
                 raise ValueError(f"{self.method} has no setting {name!r}; its settings: {_listed(known)}.")
             whole = isinstance(known[name], int)
             check_number(f"method.{name}", value, Range(least=1 if whole else 0, whole=whole))
+        if self.method == "swa":
+            check_whole("method.epochs of swa", self.method_setting("epochs"), most=self.epochs)
 
     def _check_rule(self) -> None:
         if self.rule == "sgd":
@@ -160,6 +179,18 @@ class Config:
             raise ValueError(f"{self.rule} has no radius, got rho={self.rho!r}; leave it out.")
         if self.rule == "imb_sam" and not rule.tail:
             raise ValueError("imb_sam perturbs for rare classes, got none; name them, as in rule.tail=1.")
+
+    def _check_base(self) -> None:
+        check_base(self.base, dict(self.base_settings))
+        if self.base != "sgd" and self.momentum != Config.momentum:
+            raise ValueError(
+                f"momentum is SGD's, got {self.momentum:g} for {self.base}; write base.betas= or base.momentum=."
+            )
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Fields that do not count in this run's key: without probes, how to probe."""
+        return () if self.resamples else ("probe_on",)
 
     @property
     def _has_domains(self) -> bool:
@@ -248,7 +279,7 @@ def appendix_b(data: str, **settings: Any) -> Config:
 def parse(data: str, given: Iterable[str]) -> Config:
     """A configuration from ``key=value`` words, on top of :func:`appendix_b`.
 
-    Settings of the rule and of the method are written with a dot.
+    Settings of the rule, of the method and of the base are written with a dot.
 
     Args:
         data: The data set.
@@ -263,8 +294,8 @@ def parse(data: str, given: Iterable[str]) -> Config:
         ValueError: settings are written key=value, got 'rho:0.1'; write for instance lr=0.01.
     """
     values: dict[str, Any] = {}
-    inner: dict[str, list[tuple[str, Any]]] = {"rule": [], "method": []}
-    known = [f.name for f in fields(Config) if f.name not in ("data", "rule_settings", "method_settings")]
+    inner: dict[str, list[tuple[str, Any]]] = {"rule": [], "method": [], "base": []}
+    known = [f.name for f in fields(Config) if f.name != "data" and not f.name.endswith("_settings")]
     for word in given:
         key, equals, text = word.partition("=")
         if not equals:

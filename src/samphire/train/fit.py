@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,15 @@ from samphire.train import checkpoints
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks, joined
 from samphire.train.examples import check_examples, note_examples, splits_of
+from samphire.train.judging import ProbeSettings, check_judgeable
 from samphire.train.methods import first_training, positions, retrain_head
 from samphire.train.trained import TrainedRun
 from samphire.train.training import Training
 
-__all__ = ["fit"]
+Log = Callable[[Path, Any], AbstractContextManager[Callable[[Sequence[Row]], object]]]
+"""Opens a place to show a run's rows, by its folder and configuration; it gives a function of all rows so far."""
+
+__all__ = ["Log", "fit"]
 
 
 def fit(
@@ -38,6 +42,7 @@ def fit(
     cache: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
     progress: Progress = silent,
+    log: Log | None = None,
 ) -> TrainedRun:
     """Train one network, or resume where an earlier call was stopped.
 
@@ -53,10 +58,13 @@ def fit(
     features' probe errors, see :func:`samphire.train.judging.probe_features`. After DFR the validation errors are
     those of a head retrained on one half and tested on the other, because the final head is trained on all of it.
 
+    BatchNorm's running statistics are those of the weights they are stored with: before a network is judged, probed
+    or kept, they are taken anew from ten training batches. Weights kept before training have those they came with.
+
     The folder records a fingerprint of the examples; a run that was trained on others is refused.
 
-    Under torchrun the batch is shared among the processes. BatchNorm then uses the statistics of each share, and the
-    first process's running statistics are stored.
+    Under torchrun the batch is shared among the processes. In training, BatchNorm then uses the statistics of each
+    share.
 
     Args:
         config: What to run.
@@ -67,18 +75,28 @@ def fit(
         cache: For decoded images; the user's cache by default.
         device: Where to compute; a GPU if there is one.
         progress: Called with what is done, the steps done and the steps to do.
+        log: Where the first process shows each row, such as ``Tracker("tensorboard")`` of
+            ``samphire.integrations.trackers``.
     """
     with joined(device) as ranks:
         splits = splits_of(config.data, root, config.target, parts)
-        return _fit(config, splits, out, cache, ranks, progress if ranks.first else silent)
+        return _fit(
+            config, splits, out, cache, ranks, progress if ranks.first else silent, log if ranks.first else None
+        )
 
 
 def _fit(
-    config: Config, splits: Mapping[str, Split], out: Any, cache: Any, ranks: Ranks, progress: Progress
+    config: Config,
+    splits: Mapping[str, Split],
+    out: Any,
+    cache: Any,
+    ranks: Ranks,
+    progress: Progress,
+    log: Log | None,
 ) -> TrainedRun:
     first = first_training(config)
-    before = None if first is None else _fit(first, splits, out, cache, ranks, progress)
-    with _opened(out, config, ranks) as run:
+    before = None if first is None else _fit(first, splits, out, cache, ranks, progress, log)
+    with _opened(out, config, ranks) as run, _shown(run, config, log):
         if ranks.first:
             (check_examples if run.done else note_examples)(run.folder, config.data, splits)
         if before is not None and before.stopped:
@@ -88,6 +106,8 @@ def _fit(
         elif not ranks.from_first(run.done):
             chosen: Any = {name: getattr(config, name) for name in ("size", "augment", "examples", "probe_on")}
             parts = load_parts(config.data, splits=splits, cache=cache, progress=progress, **chosen)
+            if "@" in config.data:  # own data may have groups of few examples, or none
+                check_judgeable(parts, ProbeSettings(config.resamples) if config.resamples else None)
             if config.method != "dfr":
                 visits = positions(config, before, parts, ranks.device)
                 _train(partial(Training, config, parts, ranks, visits), run, progress)
@@ -151,6 +171,18 @@ def _opened(out: str | os.PathLike[str], config: Config, ranks: Ranks) -> Iterat
             yield run
     else:
         yield _Elsewhere(Path(out) / records.key(config))
+
+
+@contextmanager
+def _shown(run: Any, config: Config, log: Log | None) -> Iterator[None]:
+    """Show the rows that are there and those to come."""
+    if log is None:
+        yield
+        return
+    with log(run.folder, config) as show:
+        show(run.rows)
+        run.listeners.append(show)
+        yield
 
 
 @dataclass

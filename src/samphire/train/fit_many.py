@@ -24,7 +24,7 @@ from samphire.train.small_configs import SmallRun
 CHUNK = 80  # runs: enough that the interpreter's share is small, few enough that their weights stay in the cache
 WORTH_WORKERS = 300_000  # steps of the toy, about ten seconds on one core; starting another interpreter takes two
 
-__all__ = ["CHUNK", "Checkpoint", "Result", "fit_many"]
+__all__ = ["CHUNK", "Checkpoint", "Result", "fit_many", "threads"]
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,8 @@ class _Pickler(pickle.Pickler):
 
 
 @contextlib.contextmanager
-def _cores(n: int) -> Iterator[None]:
+def threads(n: int) -> Iterator[None]:
+    """Let torch use some threads in a block; small operations are faster on one than waiting for a second."""
     before = torch.get_num_threads()
     torch.set_num_threads(n)
     try:
@@ -188,7 +189,7 @@ def _train(
 ) -> list[Result]:
     """One chunk from start to end."""
     kind, epochs = runs[0].fleet, runs[0].epochs
-    with torch.no_grad(), _cores(1 if kind.one_core else torch.get_num_threads()), warnings.catch_warnings():
+    with torch.no_grad(), threads(1 if kind.one_core else torch.get_num_threads()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)  # vmap's, of no use to users
         fleet: ToyFleet | ModuleFleet = kind(runs, dtype)
         rows: list[list[Checkpoint]] = [[] for _ in runs]

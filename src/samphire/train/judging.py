@@ -19,7 +19,7 @@ from samphire.probes import resampling
 from samphire.probes.logistic import Scaling
 from samphire.records import Row
 
-__all__ = ["ProbeSettings", "judge", "probe_features"]
+__all__ = ["ProbeSettings", "check_judgeable", "judge", "probe_features"]
 
 Examples = tuple[Any, Split]  # frozen features, and whose they are
 Tested = dict[str, tuple[probes.Probe, probes.Probe]]  # of each feature: on the test part, and on the tenth
@@ -86,9 +86,31 @@ def probe_features(net: nn.Module, parts: Parts, settings: ProbeSettings) -> Row
         parts: The examples.
         settings: How to probe.
     """
+    x, x_test = (probes.features(net, part.images) for part in (parts.probe_train, parts.probe_test))
+    return _probed(x, x_test, parts, settings)
+
+
+def check_judgeable(parts: Parts, settings: ProbeSettings | None) -> None:
+    """Refuse groups that cannot be judged or probed before a network is trained: the same, with numbers for features.
+
+    Args:
+        parts: The examples.
+        settings: How to probe; ``None`` for no probes.
+    """
+    try:
+        for part in (parts.val, parts.test):
+            probes.errors(np.zeros(len(part), np.int64), part, parts.train)
+        if settings is not None:
+            x, x_test = ((np.arange(len(part)) % 7)[:, None] for part in (parts.probe_train, parts.probe_test))
+            _probed(x, x_test, parts, settings)
+    except ValueError as error:
+        way = "name fewer attributes (--features)" + (", or write resamples=0" if settings is not None else "")
+        raise ValueError(f"{str(error).rstrip('.')}; {way}.") from None
+
+
+def _probed(x: Any, x_test: Any, parts: Parts, settings: ProbeSettings) -> Row:
     train, test = parts.probe_train, parts.probe_test
     rest, tenth = resampling.tenth(train.group, np.random.default_rng(records.seed(0, "tenth")))
-    x, x_test = (probes.features(net, part.images) for part in (train, test))
     trained_on, held = (x[rest], train.subset(rest)), (x[tenth], train.subset(tenth))
     fitted = _domain_probes if parts.domain else _feature_probes
     results = fitted(trained_on, (x_test, test), held, settings)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from samphire import probes, records
-from samphire.baselines import GroupDRO, reweighting
+from samphire.baselines import GroupDRO, reweighting, slow_part
 from samphire.data.parts import Parts
 from samphire.optim import last_layer
 from samphire.probes.resampling import halves
@@ -31,19 +31,20 @@ def first_training(config: Config) -> Config | None:
     plain = replace(config, method="erm", method_settings=())
     if config.method == "dfr":
         return plain
-    if config.method == "jtt":
+    if config.method in ("jtt", "useful"):
         return replace(plain, epochs=config.method_setting("epochs"), resamples=0, probe_at=(), keep=())
     return None
 
 
 def positions(config: Config, before: TrainedRun | None, parts: Parts, device: torch.device) -> Positions | None:
     """Which training examples an epoch visits; ``None`` for each once."""
-    if config.method == "jtt":
+    if config.method in ("jtt", "useful"):
         assert before is not None
         net = load_network(before.folder).to(device)
         logits = torch.from_numpy(probes.features(net, parts.whole.images, ""))
-        errors = reweighting.error_set(logits, parts.whole.label)
-        chosen = reweighting.upsampled(errors, len(parts.train), config.method_setting("times")).numpy()
+        repeated = reweighting.error_set if config.method == "jtt" else slow_part
+        again = repeated(logits, parts.whole.label)
+        chosen = reweighting.upsampled(again, len(parts.train), config.method_setting("times")).numpy()
         return lambda generator: chosen
     if config.method in ("reweight", "group_dro"):
         _check_known(config, parts)

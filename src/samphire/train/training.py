@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from samphire import models, records
+from samphire.baselines import refresh_batchnorm, spectral_decoupling
 from samphire.checks import check_whole
 from samphire.data import augment
 from samphire.data.parts import Parts
@@ -27,14 +29,16 @@ from samphire.progress import Progress
 from samphire.records import Row, generator
 from samphire.restore import untouched
 from samphire.train import checkpoints
+from samphire.train.bases import base_optimizer
 from samphire.train.configs import Config
 from samphire.train.distributed import Ranks
 from samphire.train.judging import ProbeSettings, judge, probe_features
 from samphire.train.methods import Positions, example_loss
 
 CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for a GPU
+STATISTICS_FROM = 10  # batches that BatchNorm's statistics are taken from before a network is judged
 
-__all__ = ["CHECK_EVERY", "Training"]
+__all__ = ["CHECK_EVERY", "STATISTICS_FROM", "Training"]
 
 
 class Training:
@@ -63,6 +67,7 @@ class Training:
         self.model, self.opt = self._optimizer()
         loss = example_loss(config, parts)
         self.loss = None if loss is None else loss.to(ranks.device)
+        self.average = AveragedModel(self.net) if config.method == "swa" else None
         self.transform = self._transform()
         self.done, self.rows = 0, list[Row]()
 
@@ -79,9 +84,8 @@ class Training:
     def _optimizer(self) -> tuple[nn.Module, Any]:
         config = self.config
         model = DistributedDataParallel(self.net) if self.ranks.count > 1 else self.net
-        base = torch.optim.SGD(
-            model.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-        )
+        sizes = {name: getattr(config, name) for name in ("lr", "momentum", "weight_decay")}
+        base = base_optimizer(config.base, model, settings=dict(config.base_settings), **sizes)
         rule = config.optimizer_rule(config.epochs * self.steps)
         if rule is None:
             return model, base
@@ -110,6 +114,7 @@ class Training:
             "model": self.net.state_dict(),
             "optimizers": self.ranks.at_first(self.opt.state_dict()),
             "loss": self.loss.state_dict() if self.loss is not None else None,
+            "average": self.average.state_dict() if self.average is not None else None,
             "rows": self.rows,
         }
 
@@ -134,6 +139,8 @@ class Training:
             self.opt.load_state_dict(state["optimizers"][self.ranks.rank])
             if self.loss is not None:
                 self.loss.load_state_dict(state["loss"])
+            if self.average is not None:
+                self.average.load_state_dict(state["average"])
         except Exception as error:  # whatever another network, or another type, raises
             checkpoints.passed_over(source, error)
             return False
@@ -164,6 +171,7 @@ class Training:
                 progress(self._status(), self.done * self.steps + i + 1, config.epochs * self.steps)
         loss, wrong, n = self.ranks.total(sums).tolist()
         self.done += 1
+        self._average()
         row = {
             "epoch": self.done,
             "loss": loss / n,
@@ -172,7 +180,17 @@ class Training:
             "rho": config.radius,
             "seconds": time.perf_counter() - started,
         }
+        if isinstance(self.opt, SharpnessAware):
+            row["sharpness"] = self.opt.last.measured()
         return row if math.isfinite(loss) else row | {"stopped": self._reason("training")}
+
+    def _average(self) -> None:
+        """SWA: the mean of the last epochs' weights, which in the end is the network."""
+        if self.average is None or self.done <= self.config.epochs - self.config.method_setting("epochs"):
+            return
+        self.average.update_parameters(self.net)
+        if self.done == self.config.epochs:
+            self.net.load_state_dict(self.average.module.state_dict())
 
     def _reason(self, part: str) -> str:
         config = self.config
@@ -204,6 +222,8 @@ class Training:
                 wrong = out.argmax(1) != y[chosen]
                 sums = each.detach().sum(), wrong.sum(), torch.ones_like(each).sum()
                 seen.append(torch.stack(sums).to(_exact(each.device)))
+            if self.config.method == "spectral_decoupling":
+                each = each + spectral_decoupling(out, self.config.method_setting("lam"), "norm")
             return share * each if self.loss is None else self.loss(each, self.group[at][chosen])
 
         if not isinstance(self.opt, SharpnessAware):
@@ -214,7 +234,8 @@ class Training:
             self.opt.step(last_layer(self.model).one_pass(lambda: self.model(x), lambda out: losses(out).mean()))
         else:
             for p in self.opt.passes(n=len(y), labels=y):
-                p.backward(losses(self.model(x[p.examples]), p.examples))
+                out = self.model(x[p.examples])
+                p.backward(losses(out, p.examples), out)
             self.opt.step()
         return torch.stack(seen).sum(0)
 
@@ -228,6 +249,7 @@ class Training:
     def evaluate(self, progress: Progress) -> Row:
         """Errors by group, and at the chosen epochs those of the test part and of probes."""
         config, parts = self.config, self.parts
+        self._refresh_statistics()
         row = judge("val", self.net, parts.val, parts)
         if not math.isfinite(row["val_loss"]):
             return row | {"stopped": self._reason("validation")}
@@ -238,6 +260,22 @@ class Training:
                 progress(what, self.done * self.steps, config.epochs * self.steps)
                 row |= probe_features(self.net, parts, ProbeSettings(config.resamples))
         return row
+
+    def _refresh_statistics(self) -> None:
+        """BatchNorm's running statistics under the present weights, from whole training batches.
+
+        What training leaves there is a mean over weights of many steps and, early in a fine-tuning, mostly over
+        those that training began with.
+        """
+        config = self.config
+        draw = generator(config.seed, f"statistics {self.done}")
+        visits = np.arange(len(self.parts.train)) if self.positions is None else self.positions(draw)
+        count = min(STATISTICS_FROM, len(visits) // config.batch) * config.batch or len(visits)
+        chosen = visits[torch.randperm(len(visits), generator=draw)[:count].numpy()]
+        batches = augment.batches(
+            self.parts.train, config.batch, self.transform, draw, positions=chosen, device=self.ranks.device
+        )
+        refresh_batchnorm(self.net, (x for x, _, _ in batches))
 
 
 def check_fits(net: nn.Module, name: str, parts: Parts) -> None:

@@ -191,6 +191,7 @@ def claims(rows: list[Row]) -> list[report.Claim]:
             ours=f"{mean(sgd, 'probe_hard')} → {mean(lsam, 'probe_hard')}; difference {hard}",
             paper="poor with SGD, good with LSAM",
             detail=JUDGED,
+            main=True,
         ),
     ]
 

@@ -64,6 +64,7 @@ def _falls(chi: float, group: list[Row]) -> report.Claim:
         ours=f"{errors} at ρ = {top:g}; difference {difference}",
         paper="falls with ρ",
         detail="Not judged: SGD already has the feature." if learned else JUDGED,
+        main=chi == ToyConfig.chi,
     )
 
 

@@ -105,6 +105,7 @@ def _helps(where: str, name: str, rows: list[Row], sgd: list[Row]) -> report.Cla
         ours=f"{first} at 1 → {last} at {top:g}; SGD {plain}",
         paper="improves",
         detail=f"Against v*_hard = 1 and against SGD. {JUDGED}",
+        main=name == "both",
     )
 
 

@@ -23,6 +23,7 @@ from samphire.optim.rules.entropy_sgd import entropy_sgd
 from samphire.optim.rules.esam import esam
 from samphire.optim.rules.every import every
 from samphire.optim.rules.friendly import friendly
+from samphire.optim.rules.functional_sam import functional_sam
 from samphire.optim.rules.gam import gam
 from samphire.optim.rules.gnp import gnp
 from samphire.optim.rules.gsam import gsam
@@ -44,7 +45,7 @@ from samphire.optim.rules.wsam import wsam
 
 __all__ = [  # the rules; RULES, the package and its pages follow this list
     "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam", "wsam",
-    "ssam_f", "ssam_d", "esam", "imb_sam", "entropy_sgd",
+    "ssam_f", "ssam_d", "esam", "imb_sam", "entropy_sgd", "functional_sam",
     "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
 ]  # fmt: skip
 

@@ -1,0 +1,103 @@
+"""The documentation site builds without a warning, has a page for everything there is, and reads well in a browser."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from browser import WIDTHS
+from samphire import optim
+from samphire.experiments import EXPERIMENTS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def pages():
+    spec = importlib.util.spec_from_file_location("pages", DOCS / "pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Built as `make docs` does: a broken link, an unknown anchor or name, any warning ends it."""
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_every_rule_figure_and_package_has_its_page(site):
+    assert {path.stem for path in (site / "rules").glob("*.html")} == set(optim.RULES)
+    gallery = {path.stem for path in (site / "gallery").glob("*.html")} - {"index"}
+    assert gallery <= set(EXPERIMENTS)
+    assert {"fig1", "fig2", "table1", "review-fig1", "scoreboard"} <= gallery
+    assert (site / "api" / "samphire.optim.html").exists()
+    assert (site / "explorer" / "index.html").read_bytes() == (DOCS / "explorer" / "index.html").read_bytes()
+
+
+def test_every_public_name_is_in_the_api(site):
+    page = (site / "api" / "samphire.optim.html").read_text()
+    assert not [
+        name for name in optim.__all__ if callable(getattr(optim, name)) and f'id="samphire.optim.{name}"' not in page
+    ]
+
+
+@pytest.mark.parametrize("name", optim.RULES)
+def test_a_rules_page_has_advice_cost_formula_and_picture(site, name):
+    page = (site / "rules" / f"{name}.html").read_text()
+    for part in ("Use it when", "Not when", "passes a step", f'src="{name}.png"'):
+        assert part in page
+    assert ("<math" in page) == (
+        "```math" in (DOCS / "rules.md").read_text().split(f"\n## {name}\n")[1].split("\n## ")[0]
+    )
+
+
+def test_no_markup_is_left_over(site):
+    for path in site.rglob("*.html"):
+        if path.parent.name == "explorer":
+            continue
+        text = re.sub(r"<(pre|code|script|style).*?</\1>", "", path.read_text(), flags=re.S)
+        assert not re.search(r":(func|class|mod|math|meth):`|\.\. math::|\$`|```", text), path
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    for path in site.rglob("*.html"):
+        assert not re.search(r'<(?:script|img|iframe|link)[^>]+(?:src|href)="(?:https?:)?//', path.read_text()), path
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("page", ["index", "rules/sam", "gallery/fig2", "concepts/features", "api/samphire.optim"])
+def test_a_page_reads_well(browser, site, page, dark):
+    for width in WIDTHS:
+        browser.open(site / f"{page}.html", width, dark=dark)
+        assert browser.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth + 1")
+        assert browser.messages() == []
+
+
+def test_formulas_and_docstrings_become_the_sites_markup(pages):
+    assert pages.with_mathml("a $`x^2`$ b").count("<math") == 1
+    assert "<msup>" in pages.with_mathml("```math\nx^2\n```")
+    assert (
+        pages.from_docstring("See :func:`~samphire.optim.sam`, :class:`Rule` and ``x``::")
+        == "See `sam`, `Rule` and `x`:"
+    )
+    assert pages.from_docstring(".. math:: a &= b").count("<mtable") == 1
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "tutorials").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_tutorial_runs(path, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    printed = "".join(o.get("text", "") for cell in notebook.cells for o in cell.get("outputs", []))
+    assert printed
+    assert not any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells)  # stored without output
