@@ -137,7 +137,7 @@ def _parts(opened: Opened, label: str | None, features: Any) -> tuple[dict[str, 
     given = opened.parts
     found = {
         "train": given.get("train"),
-        "val": given.get("probe_train", given.get("val")),
+        "val": given.get("probe_val", given.get("val")),
         "test": given.get("probe_test", given.get("test")),
     }
     for part in ("val", "test"):
@@ -179,7 +179,7 @@ def _given(opened: Opened, parts: Mapping[str, Split]) -> dict[str, Seen]:
     """Parts that come with features and logits."""
     seen = {}
     for part, split in parts.items():
-        source = {"val": "probe_train", "test": "probe_test"}.get(part, part)
+        source = {"val": "probe_val", "test": "probe_test"}.get(part, part)
         logits = opened.logits.get(source, opened.logits.get(part))
         if logits is None or np.ndim(split.images) != 2:
             raise ValueError(
