@@ -95,6 +95,23 @@ def test_one_pass_is_bit_identical_to_two_passes(rule, head, loss):
     assert torch.equal(next_random, next_random_twice)
 
 
+def test_gradients_from_before_the_step_do_not_count():
+    torch.manual_seed(0)
+    model, x, y = Net(), torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+    ends = []
+    for earlier in (False, True):
+        twin = copy.deepcopy(model)
+        opt = SharpnessAware(twin, torch.optim.SGD(twin.parameters(), lr=0.1), lsam(0.2))
+        if earlier:
+            twin.eval()
+            cross_entropy(twin(x), y).backward()
+            twin.train()
+        torch.manual_seed(1)
+        opt.step(last_layer(twin).one_pass(lambda twin=twin: twin(x), lambda out: cross_entropy(out, y)))
+        ends.append(twin.state_dict())
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
 def test_the_body_runs_once_per_step():
     assert train(True, HEAD_RULES["lsam"], HEADS["linear"], LOSSES["cross entropy"])[2] == 4
     assert train(False, HEAD_RULES["lsam"], HEADS["linear"], LOSSES["cross entropy"])[2] == 8

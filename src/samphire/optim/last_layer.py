@@ -91,6 +91,8 @@ def last_layer(model: nn.Module, head: nn.Module | str | None = None) -> LastLay
 class OnePass:
     """The closure of :meth:`LastLayer.one_pass`, for one step."""
 
+    starts_afresh = True  # gradients from before the step do not count, so there is nothing to zero
+
     def __init__(self, last: LastLayer, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> None:
         self.last, self.forward, self.loss = last, forward, loss
         self._call: _Call | None = None  # how the body called the head, while the body's graph is alive

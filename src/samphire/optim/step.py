@@ -223,7 +223,7 @@ class SharpnessAware(Optimizer):
         engine = self._engine
         total: Loss = 0.0
         for batch in batches:
-            alone = len(closures) == 1 and not engine.runs
+            alone = len(closures) == 1 and not engine.runs and not getattr(closures[0], "starts_afresh", False)
             strangers = self._leftovers.strangers(engine.named.values()) if alone else []
             run = engine.run(n, labels, len(closures), within_step)
             try:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from statistics import fmean, median
 from typing import Any
 
@@ -165,19 +164,17 @@ def _compute(runs: Sequence[Entry], places: Places, progress: Progress) -> Itera
     chosen = {entry: min(entry.tried, key=lambda config: _held_out(first[config])) for entry in runs}
     again = list(dict.fromkeys(config for entry in runs for config in entry.judged(chosen[entry])))
     judged = {trial.config: trial for trial in trained_and_probed(again, places, stretch(progress, 0.4, 1.0))}
+    epochs = {run.key: list(run.rows) for run in records.read(places.trainings)}
     for entry in runs:
-        yield (
-            entry,
-            {
-                "entry": entry.name,
-                "epochs": entry.epochs,
-                "tried": [
-                    {"setting": _differing(c, entry.tried), "probe_val": _held_out(first[c])} for c in entry.tried
-                ],
-                "setting": _differing(chosen[entry], entry.tried),
-                "runs": [_run(judged[config], places) for config in entry.judged(chosen[entry])],
-            },
-        )
+        best = chosen[entry]
+        row = {
+            "entry": entry.name,
+            "epochs": entry.epochs,
+            "tried": [{"setting": _differing(c, entry.tried), "probe_val": _held_out(first[c])} for c in entry.tried],
+            "setting": _differing(best, entry.tried),
+            "runs": [_run(judged[config], epochs) for config in entry.judged(best)],
+        }
+        yield entry, row
 
 
 def _held_out(trial: sweep.Trial) -> float:
@@ -193,24 +190,17 @@ def _differing(config: Config, tried: Sequence[Config]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in flat)
 
 
-def _run(trial: sweep.Trial, places: Places) -> Row:
+def _run(trial: sweep.Trial, epochs: dict[str, list[Row]]) -> Row:
     row = trial.row or {}
-    about = {"seed": trial.config.seed, "seconds": _seconds(trial.config, places), "collapsed": "stopped" in row}
-    kept = {} if "stopped" in row else {name: row[name] for name in ("probe", "test_error", "probing")}
-    return about | kept
+    about = {"seed": trial.config.seed, "seconds": _seconds(trial.config, epochs), "collapsed": "stopped" in row}
+    return about | ({} if "stopped" in row else {name: row[name] for name in ("probe", "test_error", "probing")})
 
 
-def _seconds(config: Config, places: Places) -> float:
+def _seconds(config: Config, epochs: dict[str, list[Row]]) -> float:
     """What the epochs took, robustly: their median times their number; a first training counts too."""
     first = first_training(config)
-    before = 0.0 if first is None else _seconds(first, places)
-    epochs = _stored(str(places.trainings))[records.key(config)]
-    return before + median(row["seconds"] for row in epochs) * len(epochs)
-
-
-@cache
-def _stored(folder: str) -> dict[str, list[Row]]:
-    return {run.key: list(run.rows) for run in records.read(folder)}
+    mine = [row["seconds"] for row in epochs[records.key(config)]]
+    return median(mine) * len(mine) + (0.0 if first is None else _seconds(first, epochs))
 
 
 # What the rows show
@@ -294,13 +284,12 @@ def tables(rows: Sequence[Row]) -> list[report.Table]:
         "their 95 % interval. Cost: seconds of training over SGD's. The verdict is on a gain above 0."
     )
     tried = [
-        {"entry": row["entry"], **{t["setting"]: _percent(t["probe_val"]) for t in row["tried"]}} for row in rows
-    ]
-    flat = [
-        {"entry": t["entry"], "setting": s, "held-out error": e} for t in tried for s, e in t.items() if s != "entry"
+        {"entry": row["entry"], "setting": t["setting"], "held-out error": _percent(t["probe_val"])}
+        for row in rows
+        for t in row["tried"]
     ]
     heading = "Every setting that was tried, with the hard feature's held-out error in % at the selection seed."
-    return [report.table(shown, caption=caption), report.table(flat, caption=heading)]
+    return [report.table(shown, caption=caption), report.table(tried, caption=heading)]
 
 
 def _interval(gain: Difference) -> str:
