@@ -101,12 +101,14 @@ def audit(
             networks |= {} if pretrained is None else {"pretrained": pretrained}
             controls = _controls(networks, place, key, seen, label, attributes, stretch(progress, 0.6, 0.7))
         result = audit_seen(
-            seen, label, attributes, train=whole, head=head, controls=controls, progress=stretch(progress, 0.7, 1.0)
+            seen, label, attributes, train=whole, head=head, controls=controls, progress=stretch(progress, 0.7, 0.95)
         )
         if model is not None and result.upweighting:
+            progress("one SAM step", 950, 1000)
             result = replace(
                 result, upweighting=(*result.upweighting, _everywhere(model, seen["train"].split, result))
             )
+        progress("pictures", 990, 1000)
         by_cluster = attributes == [CLUSTER]
         shown = sheets(result, seen["test"], seen.get("train")) if images else ()
         groups = inferred_sheets(seen) if images and by_cluster else ()
