@@ -357,10 +357,21 @@ def test_weights_that_overflow_in_the_last_step_end_the_run(root, tmp_path):
 # Methods
 
 
+def epochs_visited(monkeypatch):
+    """The positions that each epoch will visit; those for BatchNorm's statistics come without a rank."""
+    visited, real = [], augment.batches
+
+    def batches(*args, **settings):
+        if "rank" in settings:
+            visited.append(settings["positions"])
+        return real(*args, **settings)
+
+    monkeypatch.setattr(augment, "batches", batches)
+    return visited
+
+
 def test_reweighting_visits_groups_equally_often(root, tmp_path, monkeypatch):
-    visited = []
-    real = augment.batches
-    monkeypatch.setattr(augment, "batches", lambda *a, **k: visited.append(k["positions"]) or real(*a, **k))
+    visited = epochs_visited(monkeypatch)
     fit(replace(BIRDS, method="reweight", epochs=30), root, tmp_path / "runs", cache=tmp_path)
     group = np.repeat(np.arange(4), (24, 4, 4, 24))
     share = np.bincount(group[np.concatenate(visited)]) / (30 * 56)
@@ -392,9 +403,7 @@ def test_group_dro_weighs_groups_by_their_losses_once_a_step(root, tmp_path, mon
 
 
 def test_jtt_repeats_what_the_first_training_got_wrong(root, tmp_path, monkeypatch):
-    visited = []
-    real = augment.batches
-    monkeypatch.setattr(augment, "batches", lambda *a, **k: visited.append(k["positions"]) or real(*a, **k))
+    visited = epochs_visited(monkeypatch)
     config = replace(BIRDS, method="jtt", method_settings=(("epochs", 1), ("times", 5)))
     fit(config, root, tmp_path / "runs", cache=tmp_path / "cache")
     first, *second = visited
