@@ -49,8 +49,9 @@ class Bench:
             self.through("step")
 
     def closure(self, p: optim.Pass) -> torch.Tensor:
-        losses = cross_entropy(self.model(self.x[p.examples]), self.y[p.examples], reduction="none")
-        p.backward(losses)
+        out = self.model(self.x[p.examples])
+        losses = cross_entropy(out, self.y[p.examples], reduction="none")
+        p.backward(losses, out)
         return losses.mean()
 
     def through(self, door: str) -> None:

@@ -78,7 +78,7 @@ def test_a_state_dict_alone_needs_names_and_prints_tables(tree):
         ("nowhere", (), "there is no run"),
         ("run/model.pt", (), "does not say its data"),
         ("run/model.pt", ("--data", "fmnist-mnist"), "does not say its model"),
-        ("run", ("--data", "mnist"), "mnist has no val part"),
+        ("run", ("--data", "mnist"), "mnist has one feature only; take a set with two"),
         ("run", ("--out", "no/such/folder/a.png"), "there is no folder"),
         ("run", ("--scaling", "all"), "no scaling is named 'all'"),
         ("run", ("--probe-on", "test"), "no probing set is named 'test'; there are train, val"),

@@ -377,7 +377,7 @@ def test_bad_input_gets_one_sentence():
         (lambda: SharpnessAware(model, base, sam(), perturbation="x"), ValueError, "perturbation must be 'global' or 'local', got 'x'"),
         (lambda: SharpnessAware(model, base, sam(), clip_norm=0), ValueError, "clip_norm must be a finite number > 0, got 0"),
         (lambda: SharpnessAware(model, base, sam(), clip_value=-1), ValueError, "clip_value must be a finite number > 0, got -1"),
-        (lambda: SharpnessAware(model, base, lsam(head="fc")), ValueError, "no parameter is named or lies below 'fc'; the model has"),
+        (lambda: SharpnessAware(model, base, lsam(head="fc")), ValueError, "no parameter is named or lies below 'fc'; there are 0, 1, 3"),
         (lambda: SharpnessAware(model, torch.optim.SGD([{"params": model.parameters(), "rho": -1}], lr=1), sam()), ValueError,
          "a group's rho must be a finite number >= 0"),
         (lambda: SharpnessAware(model, base, sam(), measure_every=0), ValueError, "measure_every must be a whole number >= 1, got 0"),

@@ -181,7 +181,7 @@ class Engine:
                     request = asking.send((g, example_losses(p)) if wants_losses else g)
                     watch.sent(p, g, request.eps)
                     if self._leads_nowhere(request.eps):
-                        descent = g
+                        self.unusable, descent = True, g
                     del g
                 except StopIteration as finished:
                     descent = finished.value
