@@ -135,7 +135,7 @@ def parts():
         return Split(images.astype(np.uint8), y, {"bird": y, "place": place})
 
     train, probing, test = split([30, 6, 6, 28]), split([20] * 4), split([5] * 4)
-    return Parts(train, train, probing, test, probing, test, domain=False)
+    return Parts(train, train, probing, test, probing, test, domain=False, probe_on="val")
 
 
 @pytest.fixture(scope="module")

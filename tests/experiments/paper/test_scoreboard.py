@@ -73,10 +73,10 @@ def loop(run):
         for start in range(0, run.n, run.batch):
             x, y = (t[shuffled[start : start + run.batch]] for t in (points.x, points.y))
 
-            def losses(w, examples=slice(None), x=x, y=y):
-                f = torch.func.functional_call(net, w, (x[examples],))
-                return nn.functional.softplus(-y[examples] * f)
-
+            losses = optim.LossOfOutputs(
+                lambda w, examples=slice(None), x=x: torch.func.functional_call(net, w, (x[examples],)),
+                lambda f, examples=slice(None), y=y: nn.functional.softplus(-y[examples] * f),
+            )
             memory.n, memory.labels = len(x), (y > 0).long()
             g = sharpness_aware_gradient(rule, losses, w, memory)
             w = {name: t - run.lr * g[name] if name in g else t for name, t in w.items()}

@@ -376,8 +376,8 @@ def test_the_papers_figures_come_first_and_the_reviews_follow():
 def test_a_page_of_both_has_a_heading_for_each(tiny):
     fresh = report.Result("fig2", "Of the paper.", claims=[report.Claim("It falls.", "holds")])
     both = report.page([fresh, *tiny.results])
-    assert both.index('<h2 class="part">The paper</h2>') < both.index('<h2 class="part">The review</h2>')
-    assert "<h3>Differences from the review</h3>" in both
+    assert both.index('<p class="part">The paper</p>') < both.index('<p class="part">The review</p>')
+    assert "<summary>Differences from the review</summary>" in both
     assert "Of what the paper and the review claim," in both
     assert 'class="part"' not in report.page([fresh])
 
@@ -437,7 +437,7 @@ def test_an_experiment_that_needs_data_asks_for_its_folder(needs_data, tmp_path)
 def test_without_a_folder_of_data_the_others_are_computed(needs_data, tmp_path, monkeypatch):
     chosen = {name: runner.EXPERIMENTS[name] for name in ("review-diffusion", "review-rates")}
     monkeypatch.setattr(runner, "EXPERIMENTS", chosen)
-    (result,) = experiments.reproduce(scale="tiny", out=tmp_path)
+    (result,) = experiments.reproduce(experiments.runnable(), scale="tiny", out=tmp_path)
     assert result.name == "review-diffusion"
 
 
