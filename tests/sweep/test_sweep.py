@@ -659,7 +659,7 @@ def test_words_become_jobs():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["cifar-mnst"], "no grid is named 'cifar-mnst'; did you mean 'cifar-mnist'"),
+        (["cifar-mnst"], "no data set is named 'cifar-mnst'; did you mean 'cifar-mnist'"),
         (["cifar-mnist", "rule=sam"], "a sweep has several rules, got 'rule=sam'; write --rules sam"),
         (["cifar-mnist", "seed=1"], "a sweep has several seeds, got 'seed=1'; write --seeds 1"),
         (["cifar-mnist", "lr=a"], "lr must be numbers with commas between, got 'a'"),
