@@ -94,21 +94,6 @@ def test_the_memory_of_another_rule_is_named_and_not_used(r):
 
 
 @every_rule
-def test_a_state_of_the_first_version_loads(r):
-    model, x, y = problem()
-    opt = SharpnessAware(model, sgd(model), r)
-    for _ in range(2):
-        opt.step(closure_of(opt, model, x, y), labels=y)
-    old = opt.base.state_dict() | {"samphire": [memory.state() for memory in opt._engine.memories]}
-    twin, resumed = copy.deepcopy((model, SharpnessAware(model, sgd(model), r)))
-    resumed.load_state_dict(copy.deepcopy(old))
-    for _ in range(3):
-        opt.step(closure_of(opt, model, x, y), labels=y)
-        resumed.step(closure_of(resumed, twin, x, y), labels=y)
-    assert_weights(twin, weights(model), 0)
-
-
-@every_rule
 @pytest.mark.parametrize(("base", "full"), [(sgd, False), (BASES["adamw"], True)], ids=["sgd", "adamw, full"])
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_distributed_checkpoint_without_ranks(r, base, full, tmp_path):

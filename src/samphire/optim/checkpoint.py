@@ -31,11 +31,9 @@ def with_memory(state: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
 
 def without_memory(state: Mapping[str, Any], engine: Engine) -> tuple[dict[str, Any], list[Memory]]:
     """The base's state, and the memories the rule of this engine goes on with: none if they are not its own."""
-    first = state["param_groups"][0]
-    memories = _memories(first, engine) if KEY not in state else state[KEY]  # a list of its own: version 0.1
+    memories = _memories(state["param_groups"][0], engine)
     groups = [{k: v for k, v in g.items() if not k.startswith(KEY)} for g in state["param_groups"]]
-    plain = {key: value for key, value in state.items() if key != KEY}
-    return {**plain, "param_groups": groups}, [Memory.from_state(memory, engine.named) for memory in memories]
+    return {**state, "param_groups": groups}, [Memory.from_state(memory, engine.named) for memory in memories]
 
 
 def _memories(group: Mapping[str, Any], engine: Engine) -> list[dict[str, Any]]:
