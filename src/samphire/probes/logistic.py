@@ -5,6 +5,7 @@ r"""Linear classifiers, how features are scaled for them, and logistic regressio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ Classes = NDArray[np.int64]
 
 Scaling = Literal["global", "each", "none"]
 
-__all__ = ["SCALINGS", "Array", "Classes", "Linear", "Scaler", "Scaling", "sparse_regression"]
+__all__ = ["SCALINGS", "Array", "Classes", "Linear", "Scaler", "Scaling", "predictions", "sparse_regression"]
 
 SCALINGS: dict[str, str] = {
     "global": "one number for all features",
@@ -44,7 +45,20 @@ class Linear:
 
     def predict(self, x: Array) -> Classes:
         """The class with the largest score for each row of ``x``."""
-        return np.argmax(x @ self.weight.T + self.bias, 1)
+        return predictions([self], x)[0]
+
+
+def predictions(fits: Sequence[Linear], x: Array) -> Classes:
+    """The classes that several classifiers of the same classes predict, (fits, n), by one product with ``x``.
+
+    Example:
+        >>> up = Linear(np.array([[-1.0], [1.0]]), np.zeros(2))
+        >>> predictions([up, Linear(-up.weight, up.bias)], np.array([[0.5], [-2.0], [3.0]]))
+        array([[1, 0, 1],
+               [0, 1, 0]])
+    """
+    scores = x @ np.concatenate([fit.weight for fit in fits]).T + np.concatenate([fit.bias for fit in fits])
+    return np.argmax(scores.reshape(len(x), len(fits), -1), 2).T
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,9 @@ class Scaler:
 
     def __call__(self, x: Array) -> Array:
         """Scaled features."""
-        return (x - self.mean) / self.std
+        scaled = x - self.mean
+        scaled /= self.std
+        return scaled
 
     def undo(self, linear: Linear) -> Linear:
         """The classifier of features as they are that agrees with ``linear`` on scaled ones."""

@@ -20,7 +20,7 @@ from samphire import records
 from samphire.checks import check_one_of, check_whole
 from samphire.data.split import Split
 from samphire.probes.groups import Codes, joint_groups, values_of
-from samphire.probes.logistic import SCALINGS, Array, Linear, Scaling
+from samphire.probes.logistic import SCALINGS, Array, Linear, Scaling, predictions
 from samphire.probes.resampling import balanced_halves, halves
 from samphire.probes.results import Probe, probe_of
 from samphire.probes.tuning import L2, Resample, Tuned, fits_of, tuned
@@ -58,7 +58,7 @@ class FittedProbe:
         x, y = checked(features, split, "test"), values_of(split, self.feature)
         (trained, group), names = joint_groups(self.groups, split)
         _check_tested(trained, group, names)
-        wrong = np.stack([fit.predict(x) != y for fit in self.fits])
+        wrong = predictions(self.fits, x) != y
         return probe_of(self.feature, wrong, self.tuned, self.scaling, self.per_group, group, names)
 
 

@@ -92,14 +92,15 @@ def softmax_regressions(
     for penalty in l2:
         check_number("l2", penalty, Range(above=0))
     mean = x.mean(0, dtype=np.float64)  # the bias is free, so centering changes the way to the optimum alone
-    centered = torch.from_numpy(x - mean)
-    unit = float(centered.square().mean().sqrt()) or 1.0  # so that single precision neither over- nor underflows
+    centered = x - mean
+    unit = float(np.linalg.norm(centered)) / centered.size**0.5 or 1.0  # so that single precision does not overflow
     centered /= unit
     problems = _Problems.of(targets, [penalty / unit**2 for penalty in l2])
     v = torch.zeros(len(problems), problems.contrasts.shape[1], x.shape[1] + 1, dtype=torch.float64)
-    axes = _Axes.of(centered.float())
+    wide = torch.from_numpy(centered)
+    axes = _Axes.of(wide.float())
     v = _minimized(axes, problems, v, max(tolerance, SINGLE))
-    v = _minimized(axes.double(centered), problems, v, tolerance)
+    v = _minimized(axes.double(wide), problems, v, tolerance)
     w = (problems.contrasts.mT @ v).numpy().reshape(len(targets), len(l2), -1, v.shape[2])
     return [
         [Linear(fit[:k, :-1] / unit, fit[:k, -1] - fit[:k, :-1] @ (mean / unit)) for fit in path]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from samphire.probes.groups import Codes
-from samphire.probes.logistic import Array, Linear, Scaler, Scaling
+from samphire.probes.logistic import Array, Linear, Scaler, Scaling, predictions
 from samphire.probes.softmax import softmax_regressions
 from samphire.progress import Progress, silent
 
@@ -72,9 +72,10 @@ def fits_of(
     x: Array, rows: Codes, targets: Mapping[str, Codes], l2: Sequence[float], scaling: Scaling
 ) -> dict[str, list[Linear]]:
     """For each target the classifiers of features as they are, one for each penalty on scaled ones."""
-    scaler = Scaler.of(x[rows], scaling)
+    chosen = x[rows]
+    scaler = Scaler.of(chosen, scaling)
     each = [(y[rows], int(y.max()) + 1) for y in targets.values()]
-    paths = softmax_regressions(scaler(x[rows]), each, l2)
+    paths = softmax_regressions(scaler(chosen), each, l2)
     return {name: [scaler.undo(fit) for fit in path] for name, path in zip(targets, paths, strict=True)}
 
 
@@ -119,9 +120,9 @@ def _held_out(
     wrong = {name: np.zeros(len(l2), np.int64) for name in names}  # counts, so that equal errors are equal
     for i, resample in enumerate(resamples):
         targets = {name: resample.targets[name] for name in names}
+        held = x[resample.held]
         for name, path in fits_of(x, resample.train, targets, l2, scaling).items():
-            truth = targets[name][resample.held]
-            wrong[name] += [np.count_nonzero(fit.predict(x[resample.held]) != truth) for fit in path]
+            wrong[name] += np.count_nonzero(predictions(path, held) != targets[name][resample.held], 1)
         progress(f"penalties of {', '.join(names)}", i + 1, len(resamples))
     n = sum(len(resample.held) for resample in resamples)
     return {name: count / n for name, count in wrong.items()}
