@@ -87,6 +87,14 @@ def test_each_experiment_has_all_scales_and_ten_seeds_at_paper_scale(name):
         assert len(runs) >= 10 * len(settings)
 
 
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_no_experiment_asks_for_a_run_twice_which_would_count_it_twice(name):
+    experiment = EXPERIMENTS[name]
+    for scale in experiment.scales:
+        runs = list(experiment.runs(experiment.at(scale)))
+        assert len(set(map(records.key, runs))) == len(runs)
+
+
 def test_the_page_needs_nothing_from_outside(everything):
     out, _ = everything
     page = (out / "index.html").read_text()

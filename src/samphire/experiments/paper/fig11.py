@@ -33,7 +33,7 @@ def runs(config: Config) -> list[ToyConfig]:
     """LSAM over batch size, rho and seeds, for both choices of the learning rate."""
     settings = [(batch, BASE_LR) for batch in config.batches]
     settings += [(batch, BASE_LR * batch / BASE_BATCH) for batch in config.scaled]
-    return [run for b, lr in settings for run in config.sweep(config.rhos, batch=b, lr=lr)]
+    return [run for b, lr in dict.fromkeys(settings) for run in config.sweep(config.rhos, batch=b, lr=lr)]
 
 
 def fixed(rows: list[Row]) -> Groups:
