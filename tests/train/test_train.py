@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from samphire.optim import RULES
 from samphire.probes.resampling import halves, tenth
 from samphire.records import runs as run_files
 from samphire.train import Config, appendix_b, fit, load_network, methods, parse, training
+from waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,7 @@ def small(num_classes=2, generator=None):
 
 SHORT = {"model": "test_train:small", "epochs": 3, "batch": 50, "resamples": 0, "lr": 0.1}
 DOMINOES = appendix_b("fmnist-mnist", **SHORT)
+FEW = replace(DOMINOES, examples=300)  # six steps an epoch
 BIRDS = appendix_b("waterbirds", **{**SHORT, "batch": 16, "size": 12, "weights": None})
 
 
@@ -266,7 +268,7 @@ WRITES = (records, "write_atomic"), (run_files, "write_atomic"), (records.Run, "
 def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_does(
     root, tmp_path, monkeypatch, settings
 ):
-    config = replace(DOMINOES, epochs=2, keep=(0, 1), **settings)
+    config = replace(FEW, epochs=2, keep=(0, 1), **settings)
     with monkeypatch.context() as patch:
         writes = killed_at(patch, None, WRITES)
         whole = fit(config, root, tmp_path / "whole")
@@ -280,7 +282,7 @@ def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_d
 
 @pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: " ".join(v for v in s.values() if type(v) is str))
 def test_a_run_killed_in_an_epoch_ends_where_an_uninterrupted_one_does(root, tmp_path, monkeypatch, settings):
-    config = replace(DOMINOES, **settings)
+    config = replace(FEW, **settings)
     whole = fit(config, root, tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(Killed):
         killed_at(patch, 8, [(training.Training, "_step")])
@@ -300,24 +302,35 @@ def test_a_run_goes_on_with_as_many_processes(root, tmp_path, monkeypatch):
         fit(DOMINOES, root, tmp_path)
 
 
+def hanging(num_classes=2, generator=None):
+    """Hangs once a file has two lines, if the environment names one."""
+    net = small(num_classes)
+    rows = Path(os.environ.get("HANG_AFTER_TWO_ROWS", ""))
+    net.register_forward_pre_hook(lambda *_: signal.pause() if rows.is_file() and count_lines(rows) == 2 else None)
+    return net
+
+
+def count_lines(path):
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
 def test_a_real_kill(root, tmp_path):
-    words = ["fmnist-mnist", "model=test_train:small", "rule=sam", "rho=0.1", "epochs=30", "batch=50", "resamples=0"]
+    words = ["fmnist-mnist", "model=test_train:hanging", "rule=sam", "rho=0.1", "epochs=4", "examples=300"]
+    words += ["batch=50", "resamples=0"]
     command = ["-m", "samphire", "train", *words, "--root", str(root), "--out", str(tmp_path / "killed"), "--json"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     config = parse("fmnist-mnist", words[1:])
     rows = tmp_path / "killed" / records.key(config) / "rows.jsonl"
-    running = subprocess.Popen([sys.executable, *command], env=env, stdout=subprocess.DEVNULL)
-    while not (rows.exists() and len(rows.read_text().splitlines()) >= 2) and running.poll() is None:
-        time.sleep(0.01)
+    hangs = env | {"HANG_AFTER_TWO_ROWS": str(rows)}
+    running = subprocess.Popen([sys.executable, *command], env=hangs, stdout=subprocess.DEVNULL)
+    until(lambda: count_lines(rows) == 2, "two rows are written", running)
     running.send_signal(signal.SIGKILL)
-    assert running.wait() == -signal.SIGKILL
-    assert 2 <= len(rows.read_text().splitlines()) < 30
-    done = subprocess.run([sys.executable, *command], env=env, check=True, capture_output=True, text=True)
+    assert running.wait(PATIENCE) == -signal.SIGKILL
+    done = subprocess.run(
+        [sys.executable, *command], env=env, check=True, capture_output=True, text=True, timeout=PATIENCE
+    )
     resumed = [json.loads(line) for line in done.stdout.splitlines()]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     whole = fit(config, root, tmp_path / "whole")
-    torch.set_num_threads(threads)
     assert without_seconds(resumed) == without_seconds(whole.rows)
     killed = torch.load(rows.with_name("model.pt"))
     assert all(torch.equal(t, killed[name]) for name, t in weights_of(whole).items())
@@ -498,7 +511,7 @@ def test_two_ranks_train_what_one_does(root, tmp_path):
     jobs = [[*words, *more] for more in settings.values()]
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(script)]
     args = [str(root), str(tmp_path / "two"), json.dumps(jobs)]
-    subprocess.run([sys.executable, *launch, *args], env=env, check=True, capture_output=True)
+    subprocess.run([sys.executable, *launch, *args], env=env, check=True, capture_output=True, timeout=PATIENCE)
     stored = {run.key: run.rows for run in records.read(tmp_path / "two")}
     ours = {name: parse(job[0], job[1:]) for name, job in zip(settings, jobs, strict=True)}
     for name in ("sgd", "sam", "dro", "jtt"):
@@ -522,7 +535,9 @@ def test_torchrun_runs_the_command(root, tmp_path):
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "samphire", "train"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     args = [*launch, *words, "--root", str(root), "--out", str(tmp_path), "--json"]
-    done = subprocess.run([sys.executable, *args], env=env, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *args], env=env, check=True, capture_output=True, text=True, timeout=PATIENCE
+    )
     (row,) = (json.loads(line) for line in done.stdout.splitlines())
     assert row["epoch"] == 1
 
