@@ -39,10 +39,7 @@ KEPT = (
     "probe_l2_tried", "stopped",
 )  # fmt: skip
 FRESH = (10, 11, 12, 13)
-SMALLEST: dict[str, Any] = {
-    "model": "samphire.experiments.paper.image_weights:smallest",
-    "weights": None,
-}  # of the tiny scales
+SMALLEST: dict[str, Any] = {"model": "samphire.experiments.paper.image_weights:smallest", "weights": None}
 NOTES = (
     "Each algorithm is tuned with seed 0, over learning rates, and over radii if it has one: so SAM and LSAM have "
     "more trials than SGD. A setting is chosen by the probe error of the hardest feature on a tenth of the probing "
