@@ -8,17 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from sweep_jobs import (
-    JOBS,
-    Job,
-    break_some,
-    expected,
-    kill_self,
-    raise_error,
-    rows_of,
-    slow,
-    work,
-)
+from sweep_jobs import JOBS, Job, break_some, expected, kill_self, raise_error, rows_of, slow, work
 
 from samphire import records, sweep
 from waiting import PATIENCE, until

@@ -4,9 +4,7 @@ import json
 
 import pytest
 import torch
-from short_runs import (
-    DOMINOES,
-)
+from short_runs import DOMINOES
 from typer.testing import CliRunner
 
 from samphire import records

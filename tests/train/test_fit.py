@@ -7,15 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from short_runs import (
-    BIRDS,
-    DOMINOES,
-    assert_same,
-    errors_by_mode,
-    killed_at,
-    small,
-    weights_of,
-)
+from short_runs import BIRDS, DOMINOES, assert_same, errors_by_mode, killed_at, small, weights_of
 from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 

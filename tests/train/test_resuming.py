@@ -10,16 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from short_runs import (
-    DOMINOES,
-    FEW,
-    Killed,
-    assert_same,
-    killed_at,
-    small,
-    weights_of,
-    without_seconds,
-)
+from short_runs import DOMINOES, FEW, Killed, assert_same, killed_at, small, weights_of, without_seconds
 
 from samphire import records
 from samphire.records import runs as run_files
