@@ -9,7 +9,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 READY := .venv/ready
 
-.PHONY: demo test test-fast bench docs fuzz kills interrupts format clean
+.PHONY: demo test types every-test test-fast bench docs fuzz kills interrupts format clean
 
 demo: $(INSTALLED)
 	$(BIN)/samphire reproduce
@@ -20,12 +20,16 @@ PYTEST = PYTHONUNBUFFERED=1 $(BIN)/pytest
 CORE := tests/test_*.py tests/optim tests/models tests/probes tests/landscape tests/mechanisms tests/baselines
 
 test: $(READY)
-	$(SAY) "1 of 3: ruff, the style (seconds)"
+	$(SAY) "1 of 2: ruff, the style (seconds)"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(SAY) "2 of 3: mypy, the types (half a minute the first time)"
+	$(SAY) "2 of 2: mypy, the types, and beside it pytest, every test (minutes; it collects them before the first dot)"
+	@$(MAKE) --no-print-directory -j 2 types every-test
+
+types: $(READY)
 	$(BIN)/mypy
-	$(SAY) "3 of 3: pytest, every test (minutes; it collects them before the first dot)"
+
+every-test: $(READY)
 	$(PYTEST)
 
 test-fast: $(READY)

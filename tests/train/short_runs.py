@@ -1,7 +1,5 @@
 """What the tests of training share: small networks, short configurations, comparisons and kills."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import nn
@@ -19,7 +17,6 @@ def small(num_classes=2, generator=None):
 
 SHORT = {"model": "short_runs:small", "epochs": 3, "batch": 50, "resamples": 0, "lr": 0.1}
 DOMINOES = appendix_b("fmnist-mnist", **SHORT)
-FEW = replace(DOMINOES, examples=300)  # six steps an epoch
 BIRDS = appendix_b("waterbirds", **{**SHORT, "batch": 16, "size": 12, "weights": None})
 
 

@@ -10,12 +10,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from short_runs import DOMINOES, FEW, Killed, assert_same, killed_at, small, weights_of, without_seconds
+from short_runs import DOMINOES, Killed, assert_same, killed_at, small, weights_of, without_seconds
 
+import trees
 from samphire import records
 from samphire.records import runs as run_files
 from samphire.train import fit, parse, training
 from waiting import PATIENCE, until
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Six batches an epoch: what is killed at each of its writes trains often."""
+    return trees.dominoes(tmp_path_factory.mktemp("data"), train=60, test=10)
+
 
 MEMORIES = [
     {"rule": "sam", "rho": 0.1},
@@ -38,7 +46,7 @@ WRITES = (records, "write_atomic"), (run_files, "write_atomic"), (records.Run, "
 def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_does(
     root, tmp_path, monkeypatch, settings
 ):
-    config = replace(FEW, epochs=2, keep=(0, 1), **settings)
+    config = replace(DOMINOES, epochs=2, keep=(0, 1), **settings)
     with monkeypatch.context() as patch:
         writes = killed_at(patch, None, WRITES)
         whole = fit(config, root, tmp_path / "whole")
@@ -52,7 +60,7 @@ def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_d
 
 @pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: " ".join(v for v in s.values() if type(v) is str))
 def test_a_run_killed_in_an_epoch_ends_where_an_uninterrupted_one_does(root, tmp_path, monkeypatch, settings):
-    config = replace(FEW, **settings)
+    config = replace(DOMINOES, **settings)
     whole = fit(config, root, tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(Killed):
         killed_at(patch, 8, [(training.Training, "_step")])
@@ -62,7 +70,7 @@ def test_a_run_killed_in_an_epoch_ends_where_an_uninterrupted_one_does(root, tmp
 
 def test_a_run_goes_on_with_as_many_processes(root, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        killed_at(patch, 30, [(training.Training, "_step")])
+        killed_at(patch, 8, [(training.Training, "_step")])
         fit(DOMINOES, root, tmp_path)
     (state,) = tmp_path.glob("*/state.pt")
     torch.save(torch.load(state) | {"ranks": 2}, state)
@@ -85,8 +93,15 @@ def count_lines(path):
 
 
 def test_a_real_kill(root, tmp_path):
-    words = ["fmnist-mnist", "model=test_resuming:hanging", "rule=sam", "rho=0.1", "epochs=4", "examples=300"]
-    words += ["batch=50", "resamples=0"]
+    words = [
+        "fmnist-mnist",
+        "model=test_resuming:hanging",
+        "rule=sam",
+        "rho=0.1",
+        "epochs=4",
+        "batch=50",
+        "resamples=0",
+    ]
     command = ["-m", "samphire", "train", *words, "--root", str(root), "--out", str(tmp_path / "killed"), "--json"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     config = parse("fmnist-mnist", words[1:])
