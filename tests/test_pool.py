@@ -13,6 +13,8 @@ from pool_tasks import HANGS, count_aloud, fail, fail_unpicklably, hang, identif
 from samphire.pool import Pool, WorkerDied, cores
 from waiting import PATIENCE, until
 
+pytestmark = pytest.mark.slow
+
 HERE = os.path.dirname(__file__)
 
 

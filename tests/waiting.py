@@ -2,7 +2,7 @@
 
 import time
 
-PATIENCE = 600  # seconds; what is waited for takes a few on a quiet machine
+PATIENCE = 1800  # seconds; what is waited for takes a few on a quiet machine
 
 
 def until(condition, what, process=None):

@@ -297,6 +297,7 @@ def ranks(tmp_path_factory):
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sam", "gam", "msam"])
 def test_two_ranks_equal_one_process_on_the_whole_batch(ranks, name):
     model, x, y = problem()
