@@ -144,7 +144,7 @@ def test_a_set_that_comes_later_is_added(tmp_path, monkeypatch):
     birds = {"size": 12, "batch": 16, "augment": False} | small
     blocks = tuple(
         Tuning(name, (0.001, 0.05), (0.0, 0.1), seeds=(10,), settings=tuple(settings.items()))
-        for name, settings in (("fmnist-mnist", small), ("waterbirds", birds))
+        for name, settings in (("fmnist-mnist", small | {"examples": 100}), ("waterbirds", birds))
     )
     monkeypatch.setitem(table1.TABLE1.scales, "tiny", Blocks(blocks))
     root = trees.dominoes(tmp_path / "data")

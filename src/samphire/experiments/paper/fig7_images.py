@@ -208,7 +208,7 @@ FIG7_CIFAR_MNIST = Experiment(
         "paper": Setting(),
         "quick": Setting(seeds=(10, 11), settings=(("epochs", 4), ("examples", 3000))),
         "tiny": Setting(
-            "fmnist-mnist", 0.05, seeds=(10, 11), settings=(*SMALLEST.items(), ("epochs", 1), ("examples", 300))
+            "fmnist-mnist", 0.05, seeds=(10, 11), settings=(*SMALLEST.items(), ("epochs", 1), ("examples", 100))
         ),
     },
     runs=runs,

@@ -377,7 +377,7 @@ SCOREBOARD_CIFAR_MNIST = Experiment(
         ),
         "tiny": Board(
             "fmnist-mnist", ("sgd", "lsam", "sam", "jtt", "muon"), 2, 0.05, seeds=(20, 21),
-            settings=(*SMALLEST.items(), ("examples", 300)),
+            settings=(*SMALLEST.items(), ("examples", 100)),
         ),
     },
     runs=runs,
