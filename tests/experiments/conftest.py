@@ -7,9 +7,9 @@ from samphire.report import pictures
 from samphire.sweep.executors import EXECUTORS
 
 
-@pytest.fixture(autouse=True)
-def _rough_pictures(monkeypatch):
-    """Everything is drawn, small and without arranging the panels; fixtures of modules draw as users do."""
+@pytest.fixture
+def rough_pictures(monkeypatch):
+    """Everything is drawn, small and without arranging the panels: where test_runner draws the same as users do."""
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
     monkeypatch.setattr(pictures, "PIXELS", 0.5)
 

@@ -18,6 +18,8 @@ from samphire.experiments.experiment import one_by_one, train_each
 from samphire.experiments.paper import PAPER, fig2
 from waiting import PATIENCE, until
 
+pytestmark = pytest.mark.usefixtures("rough_pictures")
+
 
 def rows_of(out, name):
     stored = [run for run in records.read(out / "runs") if run.config["experiment"] == name]
