@@ -14,9 +14,7 @@ READY := .venv/ready
 demo: $(INSTALLED)
 	$(BIN)/samphire reproduce
 
-# What is said appears at once, also without a terminal.
 SAY = @printf '\n== %s\n'
-PYTEST = PYTHONUNBUFFERED=1 $(BIN)/pytest
 CORE := tests/test_*.py tests/optim tests/models tests/probes tests/landscape tests/mechanisms tests/baselines
 
 test: $(READY)
@@ -30,13 +28,13 @@ types: $(READY)
 	$(BIN)/mypy
 
 every-test: $(READY)
-	$(PYTEST)
+	$(BIN)/pytest
 
 test-fast: $(READY)
 	$(SAY) "1 of 2: ruff, the style"
 	$(BIN)/ruff check .
 	$(SAY) "2 of 2: pytest, the core without what is marked slow; make test has the rest"
-	$(PYTEST) $(CORE) -m "not slow"
+	$(BIN)/pytest $(CORE) -m "not slow"
 
 bench: $(READY)
 	for one in step batched rules probes images hessian llm; do $(BIN)/python benchmarks/$$one.py || exit 1; done
