@@ -1,5 +1,6 @@
-# make demo   install and run the main job          make test   install, lint, type-check, run every test
-# make bench  measure everything against its peers   make format  let ruff rewrite the files
+# make demo   install and run the main job          make test       install, lint, type-check, run every test
+# make bench  measure everything against its peers   make test-fast  lint, and the tests of the core without the slow
+# make format  let ruff rewrite the files                            ones: for the inner loop
 # make docs   build the documentation into site/, without a network
 # By hand, each some minutes: make fuzz (2,000 damaged inputs), make kills (a sweep of 200 jobs whose processes are
 # killed), make interrupts (20,000 steps of all rules, interrupted at random moments).
@@ -8,16 +9,32 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 READY := .venv/ready
 
-.PHONY: demo test bench docs fuzz kills interrupts format clean
+.PHONY: demo test types every-test test-fast bench docs fuzz kills interrupts format clean
 
 demo: $(INSTALLED)
 	$(BIN)/samphire reproduce
 
+SAY = @printf '\n== %s\n'
+CORE := tests/test_*.py tests/optim tests/models tests/probes tests/landscape tests/mechanisms tests/baselines
+
 test: $(READY)
+	$(SAY) "1 of 2: ruff, the style (seconds)"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(SAY) "2 of 2: mypy, the types, and beside it pytest, every test (minutes; it collects them before the first dot)"
+	@$(MAKE) --no-print-directory -j 2 types every-test
+
+types: $(READY)
 	$(BIN)/mypy
+
+every-test: $(READY)
 	$(BIN)/pytest
+
+test-fast: $(READY)
+	$(SAY) "1 of 2: ruff, the style"
+	$(BIN)/ruff check .
+	$(SAY) "2 of 2: pytest, the core without what is marked slow; make test has the rest"
+	$(BIN)/pytest $(CORE) -m "not slow"
 
 bench: $(READY)
 	for one in step batched rules probes images hessian llm; do $(BIN)/python benchmarks/$$one.py || exit 1; done
@@ -40,15 +57,17 @@ format: $(READY)
 
 # Two marks: installed to be used, and ready to be worked on. Only the second has the tools and peers of the tests.
 INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e
 
 $(INSTALLED): pyproject.toml constraints.txt
+	$(SAY) "installing into .venv (a minute or two; torch is the largest part)"
 	$(INSTALL) .
 	touch $(INSTALLED)
 
 $(READY): pyproject.toml constraints.txt
+	$(SAY) "installing into .venv, with the tools and peers of the tests (some minutes; torch is the largest part)"
 	$(INSTALL) ".[dev]"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps timm  # without torchvision
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt --no-deps timm  # without torchvision
 	touch $(READY) $(INSTALLED)
 
 clean:

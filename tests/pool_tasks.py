@@ -5,6 +5,10 @@ import signal
 import threading
 import time
 
+from waiting import PATIENCE
+
+HANGS = 2 * PATIENCE  # seconds
+
 
 def identify(number, seconds=0.0):
     time.sleep(seconds)
@@ -37,7 +41,7 @@ def kill_self():
 
 def hang(tell):
     tell(os.getpid())
-    time.sleep(100)
+    time.sleep(HANGS)
 
 
 def keep_the_lock(tell):
@@ -50,4 +54,4 @@ class SlowToImport:
     """To read its pickle takes long, as an import does."""
 
     def __reduce__(self):
-        return time.sleep, (100,)
+        return time.sleep, (HANGS,)

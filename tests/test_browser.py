@@ -4,6 +4,8 @@ import pytest
 
 from browser import WIDTHS
 
+pytestmark = pytest.mark.slow
+
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>t</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>body {{ color: #111; background: #fff; }} {style}</style></head><body><main><h1>A page</h1>{body}</main></body></html>"""

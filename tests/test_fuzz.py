@@ -6,6 +6,8 @@ import pytest
 
 import fuzz
 
+pytestmark = pytest.mark.slow
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pipes and alarms")
 
 

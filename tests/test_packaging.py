@@ -10,6 +10,9 @@ import pytest
 import yaml
 
 import samphire
+from waiting import PATIENCE
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 def wheel(tmp_path_factory):
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     (path,) = out.glob("*.whl")
     return path
 
@@ -38,7 +41,7 @@ def test_the_wheel_holds_types_templates_and_the_explorer_and_nothing_else(wheel
 def test_the_wheel_works_in_an_empty_folder(wheel, tmp_path):
     place, empty = tmp_path / "site", tmp_path / "empty"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(place)]
-    subprocess.run([*install, str(wheel)], check=True)
+    subprocess.run([*install, str(wheel)], check=True, timeout=PATIENCE)
     empty.mkdir()
     code = f"import samphire; assert samphire.__file__.startswith({str(place)!r}); samphire.cli.main()"
     done = subprocess.run(
@@ -47,6 +50,7 @@ def test_the_wheel_works_in_an_empty_folder(wheel, tmp_path):
         env=os.environ | {"PYTHONPATH": str(place)},
         capture_output=True,
         text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert "fig1" in done.stdout

@@ -9,8 +9,11 @@ import time
 
 import pytest
 
-from pool_tasks import count_aloud, fail, fail_unpicklably, hang, identify, kill_self
+from pool_tasks import HANGS, count_aloud, fail, fail_unpicklably, hang, identify, kill_self
 from samphire.pool import Pool, WorkerDied, cores
+from waiting import PATIENCE, until
+
+pytestmark = pytest.mark.slow
 
 HERE = os.path.dirname(__file__)
 
@@ -71,9 +74,9 @@ def test_leaving_the_block_ends_workers_in_the_midst_of_their_work():
     begun = threading.Event()
     with Pool(1) as pool:
         future = pool.submit(hang, listen=lambda process: begun.set())
-        begun.wait()
+        assert begun.wait(PATIENCE), "the worker has not begun"
         start = time.monotonic()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < HANGS
     assert isinstance(future.exception(), WorkerDied)
 
 
@@ -104,10 +107,7 @@ def test_workers_end_with_their_parent_however_it_ends(when, end):
         time.sleep(0.5)  # into the import, or the work
         parent.send_signal(end)
     assert parent.returncode == -end
-    limit = time.monotonic() + 10  # 2 seconds on a quiet machine
-    while alive(worker) and time.monotonic() < limit:
-        time.sleep(0.05)
-    assert not alive(worker)
+    until(lambda: not alive(worker), "the worker has ended")  # 2 seconds on a quiet machine
 
 
 def alive(process):

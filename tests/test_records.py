@@ -19,6 +19,7 @@ import torch
 from samphire import records
 from samphire.optim.rules import asam, lsam, sam
 from samphire.records import origin
+from waiting import PATIENCE
 
 
 class Noise(enum.Enum):
@@ -92,12 +93,14 @@ def test_a_field_added_later_counts_only_away_from_its_default():
     assert len({records.key(young(0.1, base)) for base in ("sgd", "adam", "muon")}) == 3
 
 
+@pytest.mark.slow
 def test_key_and_seed_are_the_same_in_every_process():
     said = set()
     for hash_seed in ("1", "2", "3"):
         command = [sys.executable, "-c", HASHER]
         env = os.environ | {"PYTHONHASHSEED": hash_seed}
-        said.add(subprocess.run(command, env=env, text=True, capture_output=True, check=True).stdout)
+        done = subprocess.run(command, env=env, text=True, capture_output=True, check=True, timeout=PATIENCE)
+        said.add(done.stdout)
     assert len(said) == 1
 
 
@@ -288,6 +291,7 @@ def writer(out):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_killed_writers_lose_nothing_and_rivals_are_refused(tmp_path):
     for _ in range(3):
         with writer(tmp_path) as process:

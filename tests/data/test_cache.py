@@ -15,6 +15,7 @@ from samphire.data.cache import Decoded, decoded, in_order, shapes_of
 from samphire.data.files import Files
 from samphire.data.split import Split
 from trees import SHAPES, pictures
+from waiting import PATIENCE
 
 
 class Counted(Files):
@@ -179,8 +180,8 @@ def test_two_processes_at_once_do_the_work_once(tmp_path, fate):
     second.stdin.write("begin\n")
     assert second.stdout.readline() == "looking\n"  # finds no cache yet
     first.stdin.write(f"{fate}\n")
-    out, _ = first.communicate()
-    theirs, _ = second.communicate("live\n")
+    out, _ = first.communicate(timeout=PATIENCE)
+    theirs, _ = second.communicate("live\n", timeout=PATIENCE)
     cached = decoded(split_of(files), 8, cache)
     total = str(cached.images.astype(int).sum())
     if fate == "live":
@@ -218,7 +219,9 @@ def test_eight_processes_at_once_do_the_work_once(tmp_path):
     images.mkdir()
     files = Files(sorted(pictures(images, SHAPES * 5)))
     command = [sys.executable, "-c", EIGHT, str(images), str(cache), *map(str, Path(__file__).parents[:2])]
-    lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
+    ).stdout.splitlines()
     total = decoded(split_of(files), 8, cache).images.astype(int).sum()
     assert sorted(lines) == sorted([f"30 {total}"] + 7 * [f"0 {total}"])
 
@@ -264,7 +267,9 @@ def test_two_users_share_a_cache(tmp_path):
                 str(cache),
                 *map(str, Path(__file__).parents[:2]),
             ]
-            return subprocess.run(command, input=str(size), stdout=subprocess.PIPE, text=True, check=True).stdout
+            return subprocess.run(
+                command, input=str(size), stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
+            ).stdout
 
         assert [other(size) for size in (8, 9)] == [f"{totals[8]}\n", f"{totals[9]}\n"]
         cache.chmod(0o555)

@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 from browser import WIDTHS
 from samphire import optim
 from samphire.experiments import EXPERIMENTS
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -31,7 +32,7 @@ def site(tmp_path_factory):
     """Built as `make docs` does: a broken link, an unknown anchor or name, any warning ends it."""
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -97,7 +98,7 @@ def test_formulas_and_docstrings_become_the_sites_markup(pages):
 @pytest.mark.parametrize("path", sorted((DOCS / "tutorials").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_tutorial_runs(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
     printed = "".join(o.get("text", "") for cell in notebook.cells for o in cell.get("outputs", []))
     assert printed
     assert not any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells)  # stored without output

@@ -156,6 +156,7 @@ def test_added_group_is_perturbed_and_trained():
     assert_weights(model, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
 @pytest.mark.parametrize("r", [sam(0.1), lsam(0.2), looksam(0.1, k=2)], ids=["sam", "lsam", "looksam"])
 def test_compiled_model(r, backend):

@@ -22,6 +22,8 @@ from cases import ALL, loss_of, problem, weights
 from samphire import optim
 from samphire.optim import Memory, SharpnessAware, gsam, last_layer, lsam, m_sharpness, sam
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 HALVES = [slice(0, 4), slice(4, 8)]
 

@@ -21,6 +21,7 @@ from rich.console import Console
 from samphire import records, report
 from samphire.report import Claim, Result, Story, Table
 from samphire.statistics import Estimate, estimate
+from waiting import PATIENCE
 
 NASTY = "<script>alert('x')</script> & \"quotes\" </style></td> ü"
 
@@ -204,7 +205,7 @@ with report.figure() as (fig, axes):
 report.png(fig)
 assert "matplotlib.pyplot" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 # Results

@@ -35,13 +35,13 @@ def work(job, out):
             run.append({"row": i, "job": job.number})
 
 
-def sweep_all(jobs, out, workers=4):
+def sweep_all(jobs, out, workers):
     result = sweep.run(map(Job, range(jobs)), partial(work, out=out), out, on="processes", workers=workers)
     return len(result.failed)
 
 
-def start(jobs, out):
-    code = f"import kills, sys; sys.exit(kills.sweep_all({jobs}, {str(out)!r}))"
+def start(jobs, out, workers):
+    code = f"import kills, sys; sys.exit(kills.sweep_all({jobs}, {str(out)!r}, {workers}))"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])}
     return subprocess.Popen([sys.executable, "-c", code], env=env, cwd=HERE)
 
@@ -52,7 +52,7 @@ def children(process):
     return [int(pid) for pid in listed.split()]
 
 
-def rehearse(jobs, out, seed=0, rows=(5, 40)):
+def rehearse(jobs, out, workers=4, seed=0, rows=(5, 40)):
     """Kill a worker, or one time in four the parent, after some more rows; start the sweep again until it succeeds.
 
     Moments are counted in rows, not in seconds, so that a slow machine sees as many kills as a fast one.
@@ -61,16 +61,16 @@ def rehearse(jobs, out, seed=0, rows=(5, 40)):
         How many workers and parents were killed.
     """
     draw, killed = random.Random(seed), Counter()
-    parent, next_kill = start(jobs, out), draw.randint(*rows)
+    parent, next_kill = start(jobs, out, workers), draw.randint(*rows)
     while parent.poll() != 0:
         if parent.poll() is not None:
-            parent = start(jobs, out)
+            parent = start(jobs, out, workers)
         if sum(records.count_rows(folder) for folder in Path(out).iterdir()) < next_kill:
             time.sleep(0.02)
             continue
         next_kill += draw.randint(*rows)
-        workers = children(parent.pid)
-        whom = parent.pid if draw.random() < 0.25 or not workers else draw.choice(workers)
+        busy = children(parent.pid)
+        whom = parent.pid if draw.random() < 0.25 or not busy else draw.choice(busy)
         try:
             os.kill(whom, signal.SIGKILL)
         except ProcessLookupError:
@@ -88,7 +88,7 @@ def stored(out):
 def main(jobs):
     with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as rough:
         started = time.monotonic()
-        start(jobs, calm).wait()
+        start(jobs, calm, workers=4).wait()
         undisturbed = time.monotonic() - started
         killed = rehearse(jobs, rough)
         disturbed = time.monotonic() - started - undisturbed

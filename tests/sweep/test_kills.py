@@ -8,7 +8,7 @@ import kills
 
 
 def test_a_sweep_through_kills_ends_with_every_row_once(tmp_path):
-    killed = kills.rehearse(12, tmp_path, seed=1, rows=(5, 25))
+    killed = kills.rehearse(12, tmp_path, workers=2, seed=1, rows=(5, 25))
     assert sum(killed.values()) >= 2
     runs = kills.stored(tmp_path)
     assert len(runs) == 12

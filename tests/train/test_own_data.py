@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_train import BIRDS, SHORT, without_seconds
+from short_runs import BIRDS, SHORT, without_seconds
 from torch import nn
 from typer.testing import CliRunner
 
@@ -24,7 +24,7 @@ COLUMNS = {"img_filename": "picture", "y": "kind", "split": "fold", "place": "ba
 WORDS = {"y": ("landbird", "waterbird"), "split": ("train", "val", "test"), "place": ("land", "water")}
 ASKED = {"label": "kind", "split": "fold", "features": ["background"]}
 OPTIONS = ("--label", "kind", "--split", "fold", "--features", "background")
-SMALL = ("model=test_train:small", "weights=none", "epochs=3", "batch=16", "resamples=0", "size=12", "lr=0.1")
+SMALL = ("model=short_runs:small", "weights=none", "epochs=3", "batch=16", "resamples=0", "size=12", "lr=0.1")
 
 
 def renamed(root, place):

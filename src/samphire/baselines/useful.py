@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.cluster.vq import ClusterError, kmeans2
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -71,6 +70,8 @@ def slow_part(outputs: Tensor, labels: Integers, seed: int = 0) -> Tensor:
 
 def _two_clusters(x: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int32]:
     """Which of two clusters each row is in; all in one if no start gives two."""
+    from scipy.cluster.vq import ClusterError, kmeans2
+
     best, tightest = np.zeros(len(x), np.int32), np.inf
     for _ in range(STARTS):
         first = x[rng.integers(len(x))]

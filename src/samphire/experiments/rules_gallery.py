@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,12 @@ def path(rule: Any, start: Point) -> list[Point]:
     return points
 
 
+@cache  # a picture of any rule has SGD's beside it
+def _paths(rule: Any, steps: int) -> list[list[Point]]:
+    """From every start."""
+    return [path(rule, start) for start in STARTS]
+
+
 def _shown(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """The rules of a picture, all with one radius, after SGD."""
     yield "sgd", None
@@ -104,7 +111,7 @@ def picture(names: Iterable[str] = tuple(optim.RULES)) -> Any:
         for axes, (name, rule) in zip(panels.flat, shown.items(), strict=False):
             axes.imshow(-np.log10(loss + 0.02), cmap="Blues", alpha=0.5, origin="lower", extent=EDGES + EDGES)
             axes.plot(minima, 1 / minima, "--", color="black", linewidth=0.7)
-            paths = [path(rule, start) for start in STARTS]
+            paths = _paths(rule, STEPS)
             for points, color in zip(paths, report.PALETTE[1:], strict=False):
                 u, v = zip(*points, strict=True)
                 axes.plot(u, v, color=color, linewidth=1.1)

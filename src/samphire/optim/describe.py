@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -69,6 +70,7 @@ class Description:
     differences: str
 
 
+@cache
 def describe(name: str) -> Description:
     """A rule by name, described.
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from samphire.checks import Range, check_number, check_one_of
@@ -147,6 +146,8 @@ def _lbfgs(objective: Any, start: Array, tolerance: float, bounds: tuple[float, 
     def scaled(u: Array) -> tuple[float, Array]:
         value, gradient = objective(u)
         return scale * value, scale * gradient
+
+    from scipy.optimize import minimize
 
     solution = minimize(
         scaled,

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from samphire.records import scalar
@@ -47,7 +48,7 @@ class Table:
                     f"{', '.join(self.columns)}, got {len(row)}."
                 )
 
-    @property
+    @cached_property
     def numeric(self) -> tuple[bool, ...]:
         """For each column, whether it has only numbers."""
         return tuple(

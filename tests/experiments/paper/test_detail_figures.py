@@ -12,6 +12,8 @@ from samphire.experiments.paper import fig1, fig4, theory
 from samphire.experiments.paper import importance_weights as weights
 from samphire.train import ToyConfig, fit_many
 
+pytestmark = pytest.mark.usefixtures("rough_pictures")
+
 
 @pytest.fixture(scope="module")
 def results():

@@ -125,7 +125,7 @@ def test_every_rule_is_on_the_board_or_left_out_with_a_reason():
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(tmp_path_factory, in_this_process):
     root, out = trees.dominoes(tmp_path_factory.mktemp("data")), tmp_path_factory.mktemp("report")
     chosen = ["fig7-cifar-mnist", "scoreboard-cifar-mnist"]
     return {r.name: r for r in experiments.reproduce(chosen, scale="tiny", out=out, data_root=root)}

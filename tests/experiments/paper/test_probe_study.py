@@ -75,7 +75,8 @@ def test_the_study_probes_every_network_in_every_way():
     assert sum((run.on, run.settings.per_group, run.settings.scaling) == OLD for run in runs) == 21
 
 
-def test_a_small_study_end_to_end(tmp_path, monkeypatch):
+def test_a_small_study_end_to_end_in_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr("samphire.pool.cores", lambda: 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = trees.dominoes(tmp_path / "data")
     (result,) = experiments.reproduce(["probe-study"], scale="tiny", out=tmp_path / "out", data_root=root)

@@ -16,6 +16,8 @@ from samphire.optim import Memory, bind, sharpness_aware_gradient
 from samphire.records import generator
 from samphire.train import RuleConfig, ToyConfig, fit_many
 
+pytestmark = pytest.mark.usefixtures("rough_pictures")
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 

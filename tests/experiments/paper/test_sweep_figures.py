@@ -12,6 +12,8 @@ from samphire.experiments.rows import usable
 from samphire.statistics import lower, paired
 from samphire.train import ToyConfig, fit_many
 
+pytestmark = pytest.mark.usefixtures("rough_pictures")
+
 FIGURES = ("fig2", "fig3", "fig7", "fig10", "fig11")
 
 

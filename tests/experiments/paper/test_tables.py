@@ -137,13 +137,14 @@ def test_trainings_that_stopped_early_are_counted_and_left_out():
     assert all(figure for figure in table1.plots([row]))
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_set_that_comes_later_is_added(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     small = {"model": "samphire.experiments.paper.image_weights:smallest", "weights": None, "epochs": 1}
     birds = {"size": 12, "batch": 16, "augment": False} | small
     blocks = tuple(
         Tuning(name, (0.001, 0.05), (0.0, 0.1), seeds=(10,), settings=tuple(settings.items()))
-        for name, settings in (("fmnist-mnist", small), ("waterbirds", birds))
+        for name, settings in (("fmnist-mnist", small | {"examples": 100}), ("waterbirds", birds))
     )
     monkeypatch.setitem(table1.TABLE1.scales, "tiny", Blocks(blocks))
     root = trees.dominoes(tmp_path / "data")
@@ -249,6 +250,7 @@ def test_the_seeds_are_those_of_the_analysis():
             assert b.fixed == ((0.01, max(b.rho)) if b.data == "cifar-mnist" else None)
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("name", "tree"), [("table1", trees.dominoes), ("table2", trees.pacs)], ids=["table1", "table2"]
 )

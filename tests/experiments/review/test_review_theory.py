@@ -19,6 +19,8 @@ from samphire.optim import Memory, sharpness_aware_gradient
 from samphire.optim.rules import sam
 from samphire.optim.schedules import inverse_sqrt
 
+pytestmark = pytest.mark.usefixtures("rough_pictures")
+
 NAMES = ("review-fig1", "review-fig2", "review-rates", "review-diffusion")
 
 

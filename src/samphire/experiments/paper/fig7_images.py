@@ -22,7 +22,7 @@ from typing import Any
 from samphire import report, sweep
 from samphire.experiments.claims import lower_claim
 from samphire.experiments.experiment import Experiment, Places
-from samphire.experiments.paper.tuning import spread, stored_jobs
+from samphire.experiments.paper.tuning import SMALLEST, spread, stored_jobs
 from samphire.experiments.rows import Row, by
 from samphire.progress import Progress
 from samphire.statistics import Difference, paired
@@ -207,7 +207,9 @@ FIG7_CIFAR_MNIST = Experiment(
     scales={
         "paper": Setting(),
         "quick": Setting(seeds=(10, 11), settings=(("epochs", 4), ("examples", 3000))),
-        "tiny": Setting("fmnist-mnist", 0.05, seeds=(10, 11), settings=(("epochs", 1), ("examples", 300))),
+        "tiny": Setting(
+            "fmnist-mnist", 0.05, seeds=(10, 11), settings=(*SMALLEST.items(), ("epochs", 1), ("examples", 100))
+        ),
     },
     runs=runs,
     compute=_compute,

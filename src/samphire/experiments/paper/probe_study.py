@@ -29,7 +29,6 @@ from samphire.train import Config, ProbeSettings, Probing, appendix_b
 __all__ = ["PROBE_STUDY"]
 
 GRID_SEED = 0
-SMALLEST = "samphire.experiments.paper.image_weights:smallest"
 OLD = ("val", None, "each")  # 1000 validation images, each feature scaled: what samphire printed before
 
 
@@ -251,7 +250,7 @@ PROBE_STUDY = Experiment(
         "quick": Study(lr=(0.01,), seeds=(10,), resamples=2, settings=(("epochs", 4), ("examples", 3000))),
         "tiny": Study(
             "fmnist-mnist", (0.05,), seeds=(10,), per_group=(2,), resamples=1,
-            settings=(("model", SMALLEST), ("epochs", 1), ("examples", 300)),
+            settings=(*tuning.SMALLEST.items(), ("epochs", 1), ("examples", 300)),
         ),
     },
     runs=runs,

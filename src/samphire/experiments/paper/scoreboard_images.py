@@ -26,7 +26,7 @@ from typing import Any
 
 from samphire import optim, records, report, sweep
 from samphire.experiments.experiment import Experiment, Places
-from samphire.experiments.paper.tuning import spread, trained_and_probed
+from samphire.experiments.paper.tuning import SMALLEST, spread, trained_and_probed
 from samphire.experiments.rows import Row
 from samphire.progress import Progress, stretch
 from samphire.statistics import LEVEL, Difference, higher, paired, verdict
@@ -377,7 +377,7 @@ SCOREBOARD_CIFAR_MNIST = Experiment(
         ),
         "tiny": Board(
             "fmnist-mnist", ("sgd", "lsam", "sam", "jtt", "muon"), 2, 0.05, seeds=(20, 21),
-            settings=(("examples", 300),),
+            settings=(*SMALLEST.items(), ("examples", 100)),
         ),
     },
     runs=runs,

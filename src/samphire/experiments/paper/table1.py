@@ -268,7 +268,7 @@ TABLE1 = tuning.table(
             )
         ),
         "quick": Blocks(tuple(_short(data, epochs=4, examples=3000) for data in ("cifar-mnist", "fmnist-mnist"))),
-        "tiny": Blocks((_short("fmnist-mnist", epochs=1, examples=100),)),
+        "tiny": Blocks((_short("fmnist-mnist", **tuning.SMALLEST, epochs=1, examples=100),)),
     },
     tables=tables,
     plots=plots,

@@ -26,7 +26,6 @@ PAPER = {
 }
 CHOSEN = "probe"  # what the picture shows
 LITE = {"model": "efficientnet_lite0", "size": 96, "batch": 32}
-SMALLEST = {"model": "samphire.experiments.paper.image_weights:smallest", "weights": None}
 TARGETS: Sequence[str] = sweep.GRIDS["pacs"]["targets"]
 
 
@@ -126,7 +125,7 @@ TABLE2 = tuning.table(
         ),
         "reduced": _short(TARGETS, (10, 11, 12), examples=1600, epochs=5, **LITE),
         "quick": _short(TARGETS[-1:], (10,), examples=500, epochs=2, **LITE),
-        "tiny": _short(TARGETS[:1], (10, 11), **SMALLEST, size=8, batch=16, epochs=1, augment=False),
+        "tiny": _short(TARGETS[:1], (10, 11), **tuning.SMALLEST, size=8, batch=16, epochs=1, augment=False),
     },
     tables=tables,
     plots=plots,

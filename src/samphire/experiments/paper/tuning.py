@@ -27,9 +27,9 @@ from samphire.train import Config, Probing, fit, probe_stored
 from samphire.train.cost import expected_seconds
 
 __all__ = [
-    "ALGORITHMS", "CRITERIA", "FRESH", "NOTES", "Blocks", "Tuning", "by_difficulty", "chosen_by", "criteria_table",
-    "missing", "paper_grid", "place_of", "probing_of", "runs_of", "settings_of", "spread", "stored_jobs", "table",
-    "title_of", "trained_and_probed",
+    "ALGORITHMS", "CRITERIA", "FRESH", "NOTES", "SMALLEST", "Blocks", "Tuning", "by_difficulty", "chosen_by",
+    "criteria_table", "missing", "paper_grid", "place_of", "probing_of", "runs_of", "settings_of", "spread",
+    "stored_jobs", "table", "title_of", "trained_and_probed",
 ]  # fmt: skip
 
 ALGORITHMS = {"sgd": "SGD", "sam": "SAM", "lsam": "one-pass LSAM"}
@@ -39,6 +39,7 @@ KEPT = (
     "probe_l2_tried", "stopped",
 )  # fmt: skip
 FRESH = (10, 11, 12, 13)
+SMALLEST: dict[str, Any] = {"model": "samphire.experiments.paper.image_weights:smallest", "weights": None}
 NOTES = (
     "Each algorithm is tuned with seed 0, over learning rates, and over radii if it has one: so SAM and LSAM have "
     "more trials than SGD. A setting is chosen by the probe error of the hardest feature on a tenth of the probing "

@@ -1,0 +1,121 @@
+"""A run that was killed ends where an uninterrupted one does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from short_runs import DOMINOES, Killed, assert_same, killed_at, small, weights_of, without_seconds
+
+import trees
+from samphire import records
+from samphire.records import runs as run_files
+from samphire.train import fit, parse, training
+from waiting import PATIENCE, until
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Six batches an epoch: what is killed at each of its writes trains often."""
+    return trees.dominoes(tmp_path_factory.mktemp("data"), train=60, test=10)
+
+
+MEMORIES = [
+    {"rule": "sam", "rho": 0.1},
+    {"rule": "looksam", "rho": 0.1},
+    {"rule": "vasso", "rho": 0.1},
+    {"rule": "sam", "rho": 0.1, "base": "adamw", "lr": 0.01},
+    {"base": "muon", "lr": 0.01},
+    {"method": "group_dro", "method_settings": (("eta", 0.5),)},
+    {"method": "jtt", "method_settings": (("epochs", 1), ("times", 2))},
+    {"method": "useful", "method_settings": (("epochs", 1), ("times", 2))},
+    {"method": "swa", "method_settings": (("epochs", 2),)},
+    {"method": "dfr", "method_settings": (("resamples", 1),), "resamples": 1},
+]
+
+
+WRITES = (records, "write_atomic"), (run_files, "write_atomic"), (records.Run, "append")
+
+
+@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: " ".join(v for v in s.values() if type(v) is str))
+def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_does(
+    root, tmp_path, monkeypatch, settings
+):
+    config = replace(DOMINOES, epochs=2, keep=(0, 1), **settings)
+    with monkeypatch.context() as patch:
+        writes = killed_at(patch, None, WRITES)
+        whole = fit(config, root, tmp_path / "whole")
+    assert len(writes) >= 8
+    for when in range(1, len(writes) + 1):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            killed_at(patch, when, WRITES)
+            fit(config, root, tmp_path / str(when))
+        assert_same(whole, fit(config, root, tmp_path / str(when)))
+
+
+@pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: " ".join(v for v in s.values() if type(v) is str))
+def test_a_run_killed_in_an_epoch_ends_where_an_uninterrupted_one_does(root, tmp_path, monkeypatch, settings):
+    config = replace(DOMINOES, **settings)
+    whole = fit(config, root, tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_at(patch, 8, [(training.Training, "_step")])
+        fit(config, root, tmp_path / "killed")
+    assert_same(whole, fit(config, root, tmp_path / "killed"))
+
+
+def test_a_run_goes_on_with_as_many_processes(root, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        killed_at(patch, 8, [(training.Training, "_step")])
+        fit(DOMINOES, root, tmp_path)
+    (state,) = tmp_path.glob("*/state.pt")
+    torch.save(torch.load(state) | {"ranks": 2}, state)
+    with pytest.raises(
+        ValueError, match="a run begun by 2 processes must be resumed by as many, got 1; start as many"
+    ):
+        fit(DOMINOES, root, tmp_path)
+
+
+def hanging(num_classes=2, generator=None):
+    """Hangs once a file has two lines, if the environment names one."""
+    net = small(num_classes)
+    rows = Path(os.environ.get("HANG_AFTER_TWO_ROWS", ""))
+    net.register_forward_pre_hook(lambda *_: signal.pause() if rows.is_file() and count_lines(rows) == 2 else None)
+    return net
+
+
+def count_lines(path):
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_real_kill(root, tmp_path):
+    words = [
+        "fmnist-mnist",
+        "model=test_resuming:hanging",
+        "rule=sam",
+        "rho=0.1",
+        "epochs=4",
+        "batch=50",
+        "resamples=0",
+    ]
+    command = ["-m", "samphire", "train", *words, "--root", str(root), "--out", str(tmp_path / "killed"), "--json"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    config = parse("fmnist-mnist", words[1:])
+    rows = tmp_path / "killed" / records.key(config) / "rows.jsonl"
+    hangs = env | {"HANG_AFTER_TWO_ROWS": str(rows)}
+    running = subprocess.Popen([sys.executable, *command], env=hangs, stdout=subprocess.DEVNULL)
+    until(lambda: count_lines(rows) == 2, "two rows are written", running)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait(PATIENCE) == -signal.SIGKILL
+    done = subprocess.run(
+        [sys.executable, *command], env=env, check=True, capture_output=True, text=True, timeout=PATIENCE
+    )
+    resumed = [json.loads(line) for line in done.stdout.splitlines()]
+    whole = fit(config, root, tmp_path / "whole")
+    assert without_seconds(resumed) == without_seconds(whole.rows)
+    killed = torch.load(rows.with_name("model.pt"))
+    assert all(torch.equal(t, killed[name]) for name, t in weights_of(whole).items())

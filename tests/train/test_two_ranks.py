@@ -1,0 +1,59 @@
+"""Two ranks train what one process does."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from samphire import records
+from samphire.train import fit, parse
+from waiting import PATIENCE
+
+
+def test_two_ranks_train_what_one_does(root, tmp_path):
+    words = ["fmnist-mnist", "model=short_runs:even", "epochs=2", "batch=51", "resamples=0", "lr=0.1"]
+    settings = {
+        "sgd": ["rule=sgd"],
+        "sam": ["rule=sam", "rho=0.2"],
+        "dro": ["method=group_dro", "rule=lsam", "rho=0.2"],
+        "local": ["rule=sam", "rho=0.2", "perturbation=local"],
+        "one pass": ["rule=lsam", "rho=0.2", "perturbation=local"],
+        "jtt": ["method=jtt", "method.times=2"],
+    }
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    script = tmp_path / "all.py"
+    script.write_text(
+        "import json, sys\nimport torch.distributed as dist\nfrom samphire.train import fit, parse\n"
+        "dist.init_process_group('gloo')\n"
+        "for words in json.loads(sys.argv[3]):\n    fit(parse(words[0], words[1:]), sys.argv[1], sys.argv[2])\n"
+        "dist.destroy_process_group()\n"
+    )
+    jobs = [[*words, *more] for more in settings.values()]
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(script)]
+    args = [str(root), str(tmp_path / "two"), json.dumps(jobs)]
+    subprocess.run([sys.executable, *launch, *args], env=env, check=True, capture_output=True, timeout=PATIENCE)
+    stored = {run.key: run.rows for run in records.read(tmp_path / "two")}
+    ours = {name: parse(job[0], job[1:]) for name, job in zip(settings, jobs, strict=True)}
+    for name in ("sgd", "sam", "dro", "jtt"):
+        one = fit(ours[name], root, tmp_path / "one")
+        two = stored[records.key(ours[name])]
+        assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one.rows], rel=1e-4), name
+        assert two[-1]["val_loss"] == pytest.approx(one.rows[-1]["val_loss"], rel=1e-4)
+    local, whole = (stored[records.key(ours[name])][-1]["val_loss"] for name in ("local", "sam"))
+    assert local != pytest.approx(whole, rel=1e-4)
+    assert math.isfinite(stored[records.key(ours["one pass"])][-1]["val_loss"])
+
+
+def test_torchrun_runs_the_command(root, tmp_path):
+    words = ["fmnist-mnist", "model=short_runs:even", "epochs=1", "resamples=0"]
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "samphire", "train"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    args = [*launch, *words, "--root", str(root), "--out", str(tmp_path), "--json"]
+    done = subprocess.run(
+        [sys.executable, *args], env=env, check=True, capture_output=True, text=True, timeout=PATIENCE
+    )
+    (row,) = (json.loads(line) for line in done.stdout.splitlines())
+    assert row["epoch"] == 1
