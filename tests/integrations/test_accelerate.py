@@ -145,6 +145,31 @@ def test_m_sharpness_slices_the_batch():
     assert run.losses == opt_losses
 
 
+def test_a_closure_that_accelerate_would_leave_out_is_refused():
+    run = Run(accumulate=2)
+    with pytest.raises(TypeError, match=r"takes no closure, .* give it to opt.gradient\(closure\) for each batch"):
+        run.opt.step(lambda: torch.zeros(()))
+    model = net()
+    direct = SharpnessAware(model, sgd(model), sam(0.1))
+    beside = SharpnessAware(model, sgd(model), sam(0.1))
+    prepared = run.accelerator.prepare_optimizer(direct)
+
+    def closure():
+        prepared.zero_grad()
+        loss = cross_entropy(model(torch.ones(2, 4)), torch.tensor([0, 1]))
+        loss.backward()
+        return loss
+
+    with run.accelerator.accumulate(model):
+        prepared.step(closure)  # no last batch of a window: accelerate does nothing
+    with (
+        run.accelerator.accumulate(model),
+        pytest.raises(RuntimeError, match="accelerate accumulates 2 batches, but leaves out the closures of all but"),
+    ):
+        prepared.step(closure)
+    beside.step(closure)  # which accelerate does not hold
+
+
 def test_what_cannot_be_right_is_refused_with_a_sentence():
     with pytest.raises(TypeError, match="ranks or weighs single examples, but a trainer's loss is their mean"):
         Run(esam(0.1)).epoch()

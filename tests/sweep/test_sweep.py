@@ -229,24 +229,36 @@ def test_without_ray_the_way_out_is_named(monkeypatch, tmp_path):
         sweep.run(JOBS, work, tmp_path, on="ray")
 
 
-def at_its_time_limit(job, run, epoch, told):
-    """What SLURM does shortly before the limit: a signal, once for each job."""
-    if epoch == 1 and not (told / str(job.number)).exists():
-        (told / str(job.number)).touch()
+def warned_before(job, run, epoch, epochs, told):
+    """What SLURM does shortly before it ends a job: a signal, here once before each of some epochs."""
+    once = told / f"{job.number} {epoch}"
+    if epoch in epochs and not once.exists():
+        once.touch()
         os.kill(os.getpid(), signal.SIGUSR2)
 
 
-def test_slurm_jobs_are_queued_again_at_their_time_limit_and_resume(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def on_slurm(jobs, epochs, monkeypatch, folder):
+    """What each session of each run has stored, if SLURM ends it before these epochs."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.setattr(sweep.executors, "POLL", 0.05)
-    out, told = tmp_path / "runs", tmp_path / "told"
+    out, told = folder / "runs", folder / "told"
     told.mkdir()
-    train = partial(work, out=out, fault=partial(at_its_time_limit, told=told))
-    swept = sweep.run(JOBS[:2], train, out, on="slurm", address="local")
+    train = partial(work, out=out, fault=partial(warned_before, epochs=epochs, told=told))
+    swept = sweep.run(jobs, train, out, on="slurm", address="local")
     assert not swept.failed
-    assert rows_of(out) == expected(JOBS[:2])
+    assert rows_of(out) == expected(jobs)
     sessions = [records.files.read_rows(run.folder / "sessions.jsonl") for run in records.read(out)]
-    assert [[session["rows"] for session in both] for both in sessions] == [[1, 2], [1, 2]]
+    return [[session["rows"] for session in all_of_run] for all_of_run in sessions]
+
+
+def test_slurm_jobs_that_make_room_for_others_are_queued_again_and_resume(monkeypatch, tmp_path):
+    assert on_slurm(JOBS[:2], {1}, monkeypatch, tmp_path) == [[1, 2], [1, 2]]
+
+
+def test_a_slurm_job_is_queued_again_at_each_of_its_time_limits_and_resumes(monkeypatch, tmp_path):
+    monkeypatch.setattr(sweep.executors, "LIMIT", 10)  # minutes, the last ten of which submitit counts as over
+    four = range(1, 5)  # one more than submitit allows of itself
+    assert on_slurm([Job(0, epochs=5)], four, monkeypatch, tmp_path) == [[1, 1, 1, 1, 1]]
 
 
 def test_without_slurm_the_way_out_is_named(monkeypatch, tmp_path):
