@@ -27,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Starting from v1.9.0",
     "ignore:.*LeafSpec",
     "ignore:.*Checkpoint directory",
+    "ignore:When using `Trainer.accumulate_grad_batches",
 )
 
 

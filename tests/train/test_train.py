@@ -517,14 +517,15 @@ def even(num_classes=2, generator=None):
     return nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(384, 8), *head)
 
 
-def test_torchrun_runs_the_command(root, tmp_path):
+def test_torchrun_runs_the_command_and_its_first_rank_alone_fills_the_tracker(root, tmp_path):
     words = ["fmnist-mnist", "model=test_train:even", "epochs=1", "resamples=0"]
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "samphire", "train"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    args = [*launch, *words, "--root", str(root), "--out", str(tmp_path), "--json"]
+    args = [*launch, *words, "--root", str(root), "--out", str(tmp_path), "--json", "--log", "tensorboard"]
     done = subprocess.run([sys.executable, *args], env=env, check=True, capture_output=True, text=True)
     (row,) = (json.loads(line) for line in done.stdout.splitlines())
     assert row["epoch"] == 1
+    assert len(list(tmp_path.rglob("events.out.tfevents.*"))) == 1  # each writer has a file of its own
 
 
 # BatchNorm

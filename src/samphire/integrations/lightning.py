@@ -64,6 +64,9 @@ class SharpnessAwareModule(LightningModule):
         """Run the passes, then have Lightning clip and step."""
         opt = optimizer.optimizer
         if isinstance(opt, SharpnessAware) and optimizer_closure is not None:
+            if self.trainer.fit_loop._skip_backward:  # StochasticWeightAveraging updates BatchNorm: forward alone
+                optimizer_closure()
+                return
             if opt.model is not self.trainer.strategy.model:
                 opt.rebind(self.trainer.strategy.model)
             opt.scaler = getattr(self.trainer.precision_plugin, "scaler", None)
