@@ -229,36 +229,41 @@ def test_without_ray_the_way_out_is_named(monkeypatch, tmp_path):
         sweep.run(JOBS, work, tmp_path, on="ray")
 
 
-def warned_before(job, run, epoch, epochs, told):
-    """What SLURM does shortly before it ends a job: a signal, here once before each of some epochs."""
-    once = told / f"{job.number} {epoch}"
-    if epoch in epochs and not once.exists():
-        once.touch()
+def warned_before_the_second_epoch(job, run, epoch, told):
+    """What SLURM does shortly before it ends a job: a signal, here once, or always if it is not noted."""
+    if epoch == 1 and not (told and told.exists()):
+        if told:
+            told.touch()
         os.kill(os.getpid(), signal.SIGUSR2)
 
 
-def on_slurm(jobs, epochs, monkeypatch, folder):
-    """What each session of each run has stored, if SLURM ends it before these epochs."""
+TIMED_OUT = (
+    10  # minutes of a job's limit that submitit keeps for itself: with no more than these, a signal means the end
+)
+
+
+def on_slurm(folder, monkeypatch, limit, limits, once=True):
+    """A job that SLURM ends in the middle, because its time is over or to make room for another."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.setattr(sweep.executors, "POLL", 0.05)
-    out, told = folder / "runs", folder / "told"
-    told.mkdir()
-    train = partial(work, out=out, fault=partial(warned_before, epochs=epochs, told=told))
-    swept = sweep.run(jobs, train, out, on="slurm", address="local")
+    monkeypatch.setattr(sweep.executors, "LIMIT", limit)
+    monkeypatch.setattr(sweep.executors, "LIMITS", limits)
+    fault = partial(warned_before_the_second_epoch, told=folder / "told" if once else None)
+    return sweep.run(JOBS[:1], partial(work, out=folder, fault=fault), folder, on="slurm", address="local")
+
+
+@pytest.mark.parametrize(("limit", "limits"), [(TIMED_OUT, 1), (24 * 60, 0)], ids=["time limit", "preempted"])
+def test_slurm_jobs_are_queued_again_and_resume(limit, limits, monkeypatch, tmp_path):
+    swept = on_slurm(tmp_path, monkeypatch, limit, limits)
     assert not swept.failed
-    assert rows_of(out) == expected(jobs)
-    sessions = [records.files.read_rows(run.folder / "sessions.jsonl") for run in records.read(out)]
-    return [[session["rows"] for session in all_of_run] for all_of_run in sessions]
+    assert rows_of(tmp_path) == expected(JOBS[:1])
+    (run,) = records.read(tmp_path)
+    assert [session["rows"] for session in records.files.read_rows(run.folder / "sessions.jsonl")] == [1, 2]
 
 
-def test_slurm_jobs_that_make_room_for_others_are_queued_again_and_resume(monkeypatch, tmp_path):
-    assert on_slurm(JOBS[:2], {1}, monkeypatch, tmp_path) == [[1, 2], [1, 2]]
-
-
-def test_a_slurm_job_is_queued_again_at_each_of_its_time_limits_and_resumes(monkeypatch, tmp_path):
-    monkeypatch.setattr(sweep.executors, "LIMIT", 10)  # minutes, the last ten of which submitit counts as over
-    four = range(1, 5)  # one more than submitit allows of itself
-    assert on_slurm([Job(0, epochs=5)], four, monkeypatch, tmp_path) == [[1, 1, 1, 1, 1]]
+def test_a_slurm_job_that_met_too_many_time_limits_says_so(monkeypatch, tmp_path):
+    (failed,) = on_slurm(tmp_path, monkeypatch, TIMED_OUT, 0, once=False).failed
+    assert "timed-out too many times" in failed.error
 
 
 def test_without_slurm_the_way_out_is_named(monkeypatch, tmp_path):
