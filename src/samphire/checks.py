@@ -83,7 +83,7 @@ SHOWN = 12  # names in a message
 
 
 def hint(value: object, known: Iterable[str]) -> str:
-    """What was probably meant, or what exists, the first twelve of it.
+    """What was probably meant, or what exists: of many, the first and the last (a model's head among them).
 
     Example:
         >>> hint("sma", ["sam", "asam"]), hint("x", ["sam", "asam"])
@@ -93,8 +93,9 @@ def hint(value: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(value), known, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
-    return f"there are {', '.join(known[:SHOWN]) or 'none'}{more}."
+    if len(known) > SHOWN:
+        known = [*known[: SHOWN // 2], f"... ({len(known) - SHOWN} more)", *known[-SHOWN // 2 :]]
+    return f"there are {', '.join(known) or 'none'}."
 
 
 def check_one_of(what: str, value: object, known: Iterable[str]) -> None:
