@@ -103,7 +103,7 @@ def test_the_memory_of_another_rank_is_not_taken_for_ones_own():
         opt.load_state_dict(state)
     twin = copy.deepcopy(model)
     fresh = SharpnessAware(twin, sgd(twin), looksam(0.1, k=2))
-    fresh.base.load_state_dict(opt.base.state_dict())
+    fresh.base.load_state_dict(copy.deepcopy(opt.base.state_dict()))
     opt.step(closure_of(opt, model, x, y))
     fresh.step(closure_of(fresh, twin, x, y))
     assert_weights(model, weights(twin), 0)
