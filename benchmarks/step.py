@@ -2,8 +2,8 @@
 
 Every repetition times one step of all methods one after the other (five of looksam, its cycle; the order rotates), so
 that a slow moment of the machine falls on all of them; ratios are taken within a repetition and their median is shown
-with the quartiles. Peak memory is the largest resident size of a fresh process, beyond that of the same process with
-SGD.
+with the quartiles. Peak memory is what training adds to a fresh process that has imported everything, beyond what SGD
+adds to one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from pytorch_optimizer.optimizer.sam import SAM
 from torch import Tensor, nn
 
 from samphire.models import ResNet18, small_cnn
 from samphire.optim import SharpnessAware, last_layer, looksam, lsam, msam, sam
-from timing import Step, interleaved, machine, peak_memory, print_peak, ratio, store
+from timing import Step, interleaved, machine, peak_memory, ratio, store
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench-step.json"
 STEPS = {"looksam(k=5)": 5}  # steps timed together, where it is not one
@@ -78,8 +79,6 @@ def ten_million() -> nn.Sequential:
 
 
 def peer_sam(model: nn.Module) -> torch.optim.Optimizer:
-    from pytorch_optimizer.optimizer.sam import SAM
-
     return SAM(model.parameters(), torch.optim.SGD, rho=0.05, lr=1e-3, momentum=0.9, foreach=True)
 
 
@@ -111,7 +110,7 @@ def wrapper_units() -> dict[str, Step]:
     }
 
 
-def train_and_report_peak(method: str) -> None:
+def train_a_little(method: str) -> None:
     torch.manual_seed(0)
     model = ten_million()
     x = torch.randn(128, 587)
@@ -130,17 +129,12 @@ def train_and_report_peak(method: str) -> None:
         if method == "peer":
             closure()
         opt.step(closure)
-    print_peak()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few repetitions, nothing written")
-    parser.add_argument("--peak", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.peak:
-        train_and_report_peak(args.peak)
-        return
     repetitions = 10 if args.quick else 45
     torch.manual_seed(0)
     nets = {
@@ -172,9 +166,8 @@ def main() -> None:
         "wrapper time / peer's",
         ratio(alone["ours"], alone["peer"]),
     )
-    peaks = {
-        who: [peak_memory(__file__, who) for _ in range(3 if args.quick else 5)] for who in ("sgd", "ours", "peer")
-    }
+    processes = range(3 if args.quick else 5)
+    peaks = {who: [peak_memory(train_a_little, who) for _ in processes] for who in ("sgd", "ours", "peer")}
     extra = {who: [p - s for p, s in zip(peaks[who], peaks["sgd"], strict=True)] for who in ("ours", "peer")}
     print({who: f"{statistics.median(values):.0f} MB beyond SGD" for who, values in extra.items()})
     row(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ T = TypeVar("T")
 Step = Callable[[], object]
 
 WARM_UP = 5  # repetitions that are not counted
+PRELOADED = ["samphire.optim", "pytorch_optimizer.optimizer.sam", "transformers.models.gpt2.modeling_gpt2", "peft"]
 
 
 def timed(work: Callable[[], T], clock: Callable[[], float] = time.perf_counter) -> tuple[T, float]:
@@ -27,7 +28,10 @@ def timed(work: Callable[[], T], clock: Callable[[], float] = time.perf_counter)
 
 
 def interleaved(
-    units: Mapping[str, Step], repetitions: int, steps: Mapping[str, int] | None = None
+    units: Mapping[str, Step],
+    repetitions: int,
+    steps: Mapping[str, int] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds per step of each unit in each repetition. The order rotates, so that a slow moment falls on all units.
 
@@ -35,13 +39,14 @@ def interleaved(
         units: Functions that take a step.
         repetitions: How many are counted, after those that warm up.
         steps: How many steps are timed together, where it is not one.
+        clock: As in :func:`timed`.
     """
     times: dict[str, list[float]] = {name: [] for name in units}
     names = list(units)
     for r in range(repetitions + WARM_UP):
         for name in names[r % len(names) :] + names[: r % len(names)]:
             n = (steps or {}).get(name, 1)
-            seconds = sum(timed(units[name])[1] for _ in range(n)) / n
+            seconds = sum(timed(units[name], clock)[1] for _ in range(n)) / n
             if r >= WARM_UP:
                 times[name].append(seconds)
     return times
@@ -49,21 +54,38 @@ def interleaved(
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
     """The median of the ratios within each repetition, with the quartiles."""
-    ratios = [a / b for a, b in zip(above, below, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return {"median": round(middle, 3), "low": round(low, 3), "high": round(high, 3), "n": len(ratios)}
+    return quartiles([a / b for a, b in zip(above, below, strict=True)])
 
 
-def peak_memory(file: str, *arguments: str) -> float:
-    """MB at the peak of a fresh process that runs ``file --peak ...``, which ends with :func:`print_peak`."""
-    out = subprocess.run([sys.executable, file, "--peak", *arguments], check=True, capture_output=True, text=True)
-    return float(out.stdout.splitlines()[-1])
+def quartiles(values: Sequence[float]) -> dict[str, float]:
+    """The median of some numbers, with the quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return {"median": round(middle, 3), "low": round(low, 3), "high": round(high, 3), "n": len(values)}
 
 
-def print_peak() -> None:
-    """The largest resident size this process has had, in MB."""
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    print(int(peak.split()[1]) / 1024)
+def peak_memory(work: Callable[..., object], *arguments: object) -> float:
+    """MB that some work adds, at its peak, to a fresh process that has imported the benchmark's modules."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(PRELOADED)
+    receiver, sender = server.Pipe(duplex=False)
+    process = server.Process(target=_send_peak, args=(sender, work, arguments))
+    process.start()
+    sender.close()
+    peak = float(receiver.recv())
+    process.join()
+    return peak
+
+
+def _send_peak(sender: Connection, work: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    before = _resident("VmRSS")
+    work(*arguments)
+    sender.send(_resident("VmHWM") - before)
+
+
+def _resident(what: str) -> float:
+    """A resident size of this process, in MB: ``VmRSS`` now, ``VmHWM`` the largest it has had."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
+    return int(line.split()[1]) / 1024
 
 
 def machine() -> dict[str, Any]:

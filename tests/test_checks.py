@@ -78,6 +78,10 @@ def test_names_come_with_a_guess_or_with_all_there_are():
         check_one_of("rule", "looksma", ["sam", "looksam"])
     with pytest.raises(ValueError, match=r"^no rule is named 'xyz'; there are sam, looksam\.$"):
         check_one_of("rule", "xyz", ["sam", "looksam"])
+    with pytest.raises(
+        ValueError, match=r"there are a0, a1, a2, a3, a4, a5, \.\.\. \(38 more\), a44, .*, a48, fc\.$"
+    ):
+        check_one_of("layer", "head", [*(f"a{i}" for i in range(49)), "fc"])
 
 
 def test_whole_numbers_have_two_ends():

@@ -7,19 +7,22 @@ that must be refused from the same declarations.
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, wraps
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 __all__ = [
     "AtLeastZero", "BelowOne", "Count", "Fraction", "Positive", "PositiveFraction", "Range", "Whole",
     "check_fields", "check_flag", "check_indices", "check_number", "check_one_of", "check_value", "check_whole",
     "declared_ranges",
-    "hint",
+    "hint", "suggest_keywords",
 ]  # fmt: skip
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ SHOWN = 12  # names in a message
 
 
 def hint(value: object, known: Iterable[str]) -> str:
-    """What was probably meant, or what exists, the first twelve of it.
+    """What was probably meant, or what exists: of many, the first and the last (a model's head among them).
 
     Example:
         >>> hint("sma", ["sam", "asam"]), hint("x", ["sam", "asam"])
@@ -90,8 +93,9 @@ def hint(value: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(value), known, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
-    return f"there are {', '.join(known[:SHOWN]) or 'none'}{more}."
+    if len(known) > SHOWN:
+        known = [*known[: SHOWN // 2], f"... ({len(known) - SHOWN} more)", *known[-SHOWN // 2 :]]
+    return f"there are {', '.join(known) or 'none'}."
 
 
 def check_one_of(what: str, value: object, known: Iterable[str]) -> None:
@@ -106,6 +110,36 @@ def check_one_of(what: str, value: object, known: Iterable[str]) -> None:
     known = list(known)
     if value not in known:
         raise ValueError(f"no {what} is named {value!r}; {hint(value, known)}")
+
+
+def suggest_keywords(made: T) -> T:
+    """Let a class or function say what a misspelt keyword was probably meant to be.
+
+    Example:
+        >>> @suggest_keywords
+        ... @dataclass(frozen=True)
+        ... class gsam:
+        ...     alpha: float = 0.4
+        >>> gsam(alhpa=1)
+        Traceback (most recent call last):
+            ...
+        TypeError: gsam takes no 'alhpa'; did you mean 'alpha'?
+    """
+    called: Any = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
+    known = list(inspect.signature(made).parameters)  # type: ignore[arg-type]
+    owner = made.__name__  # type: ignore[attr-defined]
+
+    @wraps(called)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(f"{owner} takes no {name!r}; {hint(name, known)}")
+        return called(*args, **kwargs)
+
+    if not isinstance(made, type):
+        return checked  # type: ignore[return-value]
+    made.__init__ = checked  # type: ignore[misc]
+    return made
 
 
 def check_number(name: str, value: object, limits: Range = Range()) -> None:  # noqa: B008

@@ -18,8 +18,10 @@ BATCH, N, SAM = 4, 24, sam(0.1)
 class Run:
     """A user's loop with accelerate, epoch by epoch."""
 
-    def __init__(self, rule=SAM, accelerator=None, accumulate=1, clip=None, **settings):
-        self.accelerator = accelerator or Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+    def __init__(self, rule=SAM, accelerator=None, accumulate=1, clip=None, precision="no", **settings):
+        self.accelerator = accelerator or Accelerator(
+            cpu=True, gradient_accumulation_steps=accumulate, mixed_precision=precision
+        )
         model, self.clip = net(), clip
         self.model, self.opt = prepare(self.accelerator, model, sgd(model), rule, **settings)
         loader = DataLoader(points(N), BATCH)
@@ -50,9 +52,10 @@ class Run:
         return self
 
 
-def plain(rule=SAM, accumulate=1, **settings):
+def plain(rule=SAM, accumulate=1, precision="no", **settings):
     model = net()
-    base, steps = sgd(model), point_steps(model, points(N), BATCH, accumulate)
+    autocast = torch.bfloat16 if precision == "bf16" else None
+    base, steps = sgd(model), point_steps(model, points(N), BATCH, accumulate, autocast)
     schedule = CosineAnnealingLR(base, len(steps))
     losses, _ = sharpness_aware_loop(
         model, base, rule, steps, before_step=torch.manual_seed, after_step=schedule.step, **settings
@@ -65,6 +68,7 @@ CASES = {
     "clipped": {"clip": 0.1},
     "accumulated, full": {"accumulate": 2},
     "accumulated, m": {"accumulate": 3, "micro": "m"},
+    "bf16": {"precision": "bf16"},
     "looksam, accumulated, clipped": {"rule": looksam(0.1, k=2), "accumulate": 2, "clip": 0.1, "micro": "m"},
 }
 
@@ -143,6 +147,31 @@ def test_m_sharpness_slices_the_batch():
         schedule.step()
     assert same(run.model, model)
     assert run.losses == opt_losses
+
+
+def test_a_closure_that_accelerate_would_leave_out_is_refused():
+    run = Run(accumulate=2)
+    with pytest.raises(TypeError, match=r"takes no closure: .* give it to opt.gradient\(closure\) for each batch"):
+        run.opt.step(lambda: torch.zeros(()))
+    model = net()
+    direct = SharpnessAware(model, sgd(model), sam(0.1))
+    beside = SharpnessAware(model, sgd(model), sam(0.1))
+    prepared = run.accelerator.prepare_optimizer(direct)
+
+    def closure():
+        prepared.zero_grad()
+        loss = cross_entropy(model(torch.ones(2, 4)), torch.tensor([0, 1]))
+        loss.backward()
+        return loss
+
+    with run.accelerator.accumulate(model):
+        prepared.step(closure)  # no last batch of a window: accelerate does nothing
+    with (
+        run.accelerator.accumulate(model),
+        pytest.raises(RuntimeError, match="accelerate accumulates 2 batches, but leaves out the closures of all but"),
+    ):
+        prepared.step(closure)
+    beside.step(closure)  # which accelerate does not hold
 
 
 def test_what_cannot_be_right_is_refused_with_a_sentence():

@@ -1,22 +1,24 @@
 """Lightning's Trainer with our mixin against a plain loop, bit for bit; and what it shows, logs and counts."""
 
+import copy
 import csv
 from pathlib import Path
 
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from tiny import net, point_steps, points, same, sgd, sharpness_aware_loop
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
-from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 from torchmetrics.classification import MulticlassAccuracy
 
 from samphire.integrations.lightning import LogSharpness, SharpnessAwareModule
-from samphire.optim import SharpnessAware, esam, looksam, m_sharpness, msam, sam
+from samphire.optim import SharpnessAware, esam, in_perturbed_pass, looksam, m_sharpness, msam, sam
 
 BATCH, N, SAM = 4, 28, sam(0.1)
 pytestmark = pytest.mark.filterwarnings(
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Starting from v1.9.0",
     "ignore:.*LeafSpec",
     "ignore:.*Checkpoint directory",
+    "ignore:When using `Trainer.accumulate_grad_batches",
 )
 
 
@@ -65,7 +68,7 @@ class Watcher(Callback):
             torch.manual_seed(trainer.global_step)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.shown.append(float(outputs["loss"]))
+        self.shown.append(float(outputs["loss"]) if outputs else None)
         self.logged.append(float(trainer.callback_metrics["loss"]))
 
 
@@ -114,6 +117,68 @@ def test_equals_the_plain_loop(lightning, loop, rule, tmp_path):
     assert trainer.global_step == len(losses)
     assert float(module.optimizers().last.loss) == pytest.approx(losses[-1], rel=1e-6)
     assert int(module.accuracy.tp + module.accuracy.fn) == N  # every example counted once
+
+
+def plateau(opt):
+    return {"scheduler": ReduceLROnPlateau(opt, patience=0, threshold=1.0), "monitor": "loss"}
+
+
+def one_cycle(opt):
+    return {"scheduler": OneCycleLR(opt, 0.1, total_steps=40), "interval": "step"}
+
+
+SETTINGS = {
+    "clipped by value": {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+    "overfitting few batches": {"overfit_batches": 2},
+    "a schedule that watches the loss": {"schedule": plateau},
+    "a schedule of rate and momentum": {"schedule": one_cycle, "accumulate_grad_batches": 3},
+    "moving average of the weights": {"callbacks": [EMAWeightAveraging(decay=0.9)]},
+    "windows that grow": {"callbacks": [GradientAccumulationScheduler({0: 1, 2: 2})]},
+    "bf16-true": {"precision": "bf16-true"},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_at_radius_zero_nothing_differs_from_plain_lightning(settings, tmp_path):
+    settings = {"max_epochs": 4, **copy.deepcopy(settings)}
+    schedule = settings.pop("schedule", None)
+
+    def configured(opt):
+        return opt if schedule is None else {"optimizer": opt, "lr_scheduler": schedule(opt)}
+
+    class Plain(Module):
+        def configure_optimizers(self):
+            return configured(sgd(self))
+
+    class Ours(SharpnessAwareModule, Module):
+        def configure_optimizers(self):
+            return configured(SharpnessAware(self, sgd(self), sam(0.0)))
+
+    (plain, seen), (ours, also_seen) = (
+        (module, fit(module, tmp_path, **copy.deepcopy(settings))[1]) for module in (Plain(), Ours())
+    )
+    assert same(ours, plain)
+    assert also_seen.shown == seen.shown
+    assert also_seen.logged == seen.logged
+
+
+def test_averaged_weights_stay_while_an_epoch_without_backward_updates_batch_norm(tmp_path):
+    averaged = {}
+
+    class Keeps(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            if trainer.current_epoch == 4 and batch_idx == 0:
+                averaged.update(copy.deepcopy(module.net.state_dict()))
+
+    class Ours(SharpnessAwareModule, Module):
+        def configure_optimizers(self):
+            return SharpnessAware(self, sgd(self), SAM)
+
+    module = Ours()
+    swa = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=0.5)
+    fit(module, tmp_path, max_epochs=4, callbacks=[swa, Keeps()])
+    assert all(torch.equal(p, averaged[name]) for name, p in module.net.named_parameters())
+    assert not torch.equal(module.net[1].running_mean, averaged["1.running_mean"])
 
 
 def test_a_rule_that_never_asks_at_the_weights_themselves(tmp_path):
@@ -227,6 +292,28 @@ def test_our_optimizer_without_the_mixin_is_right_or_refused(tmp_path):
         fit(Bare(), tmp_path, accumulate_grad_batches=2)
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_clipping_of_the_users_own(precision, tmp_path):
+    class Clips(Sharp):
+        def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+            self.clip_gradients(optimizer, gradient_clip_val=0.1, gradient_clip_algorithm="norm")
+
+    module = Clips()
+    fit(module, tmp_path, precision=precision)
+    assert same(module.net, plain(SAM, clip=0.1, autocast=torch.bfloat16 if "bf16" in precision else None)[0])
+
+
+def test_hooks_around_backward_can_ask_whether_the_pass_is_a_repeat(tmp_path):
+    repeats = []
+
+    class Asks(Callback):
+        def on_after_backward(self, trainer, module):
+            repeats.append(in_perturbed_pass())
+
+    fit(Sharp(), tmp_path, callbacks=[Asks()])
+    assert repeats == [False, True] * (N // BATCH)
+
+
 def test_what_a_step_saw_goes_to_the_loggers(tmp_path):
     module = Sharp()
     trainer = Trainer(
@@ -247,3 +334,15 @@ def test_what_cannot_be_right_is_refused_with_a_sentence(tmp_path):
         fit(Sharp(esam(0.1)), tmp_path)
     with pytest.raises(TypeError, match="takes a batch in parts, but Lightning runs training_step on whole batches"):
         fit(Sharp(m_sharpness(2)), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`")
+@pytest.mark.parametrize("skipped", [2, 3], ids=["first of a window", "last of a window"])
+def test_a_training_step_without_loss_is_refused(skipped, tmp_path):
+    class Skips(Sharp):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            return None if batch_idx == skipped else loss
+
+    with pytest.raises(TypeError, match=r"training_step returned None, .* skip the batch in on_train_batch_start"):
+        fit(Skips(), tmp_path, accumulate_grad_batches=2)

@@ -6,8 +6,11 @@ import struct
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 import trees
+from samphire import records
+from samphire.cli import app
 from samphire.integrations.trackers import TRACKERS, Tracker, mlflow_name, numbers
 from samphire.train import fit, parse
 
@@ -126,6 +129,17 @@ def test_every_number_of_every_row_is_shown_once(kind, tree, tmp_path, monkeypat
     for name, points in expected.items():
         assert [step for step, _ in shown[name]] == [step for step, _ in points], name
         assert [v for _, v in shown[name]] == pytest.approx([v for _, v in points], rel=1e-6), name
+
+
+def test_a_sweep_fills_the_tracker_of_each_run(tree, tmp_path):
+    settings = ["epochs=1", "batch=50", "examples=100", "resamples=0", "lr=0.05", "rho=0,0.1"]
+    places = ["--root", str(tree), "--out", str(tmp_path), "--cache", str(tmp_path / "cache")]
+    done = CliRunner().invoke(app, ["sweep", "fmnist-mnist", *settings, "--rules", "sam", *places, "--log", "csv"])
+    assert done.exit_code == 0, done.output
+    runs = records.read(tmp_path)
+    assert len(runs) == 2
+    for run in runs:
+        assert table(run)["loss"] == [(1, run.rows[0]["loss"])]
 
 
 def test_a_tracker_travels_to_other_processes_and_names_what_is_missing(monkeypatch):

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import SequentialSampler, default_collate
 from transformers import (
+    EarlyStoppingCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
@@ -131,6 +132,60 @@ def test_equals_the_plain_loop(case, tmp_path):
     assert same(trainer.model, model)
     assert logged(trainer) == losses
     assert trainer.optimizer.optimizer.last.numbers()["gap"] == opt.last.numbers()["gap"]
+
+
+EVALUATES = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+SETTINGS = {
+    "the best model, early stopping": EVALUATES | {"load_best_model_at_end": True, "metric_for_best_model": "loss"},
+    "a schedule that watches the loss": EVALUATES
+    | {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}},
+    "noisy embeddings": {"neftune_noise_alpha": 5.0},
+    "Adafactor": {"optim": "adafactor", "gradient_accumulation_steps": 3},
+    "fused AdamW": {"optim": "adamw_torch_fused", "weight_decay": 0.1},
+    "compiled": {"torch_compile": True, "torch_compile_backend": "eager"},
+    "groups by length": {"train_sampling_strategy": "group_by_length", "dataloader_drop_last": True},
+}
+
+
+class Reads(TrainerCallback):
+    """What a user's callback reads from the optimizer."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, model=None, **kwargs):
+        self.seen.append([float(p.grad.sum()) for p in model.parameters()])
+
+    def on_step_end(self, args, state, control, optimizer=None, **kwargs):
+        self.seen.append([group["lr"] for group in optimizer.param_groups])
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_at_radius_zero_nothing_differs_from_the_plain_trainer(settings, tmp_path):
+    results = []
+    for kind, ours in ((Trainer, {}), (SharpnessAwareTrainer, {"rule": sam(0.0)})):
+        args = TrainingArguments(
+            str(tmp_path / kind.__name__), per_device_train_batch_size=BATCH, num_train_epochs=2, learning_rate=LR,
+            logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True, **{"save_strategy": "no"} | settings,
+        )  # fmt: skip
+        reads = Reads()
+        callbacks = [reads, *([EarlyStoppingCallback(1)] if "metric_for_best_model" in settings else [])]
+        trainer = kind(
+            language_model(), args, train_dataset=sentences(18), eval_dataset=sentences(6),
+            data_collator=default_collate, callbacks=callbacks, **ours,
+        )  # fmt: skip
+        trainer.train()
+        shown = [
+            {name: v for name, v in row.items() if not name.startswith("sharpness/") and "_per_" not in name}
+            for row in trainer.state.log_history
+        ]
+        for row in shown:
+            for name in ("eval_runtime", "train_runtime", "total_flos"):
+                row.pop(name, None)
+        results.append((trainer.model, shown, reads.seen))
+    (plain_model, *plain), (model, *ours) = results
+    assert ours == plain
+    assert same(model, plain_model)
 
 
 class ScaledTrainer(InOrderTrainer):

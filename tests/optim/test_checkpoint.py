@@ -93,6 +93,22 @@ def test_the_memory_of_another_rule_is_named_and_not_used(r):
         opt.step(closure_of(opt, model, x, y), labels=y)
 
 
+def test_the_memory_of_another_rank_is_not_taken_for_ones_own():
+    model, x, y = problem()
+    opt = SharpnessAware(model, sgd(model), looksam(0.1, k=2))
+    opt.step(closure_of(opt, model, x, y))
+    state = opt.state_dict()
+    state["param_groups"][0]["samphire of rank 1"] = state["param_groups"][0].pop("samphire")
+    with pytest.warns(UserWarning, match="holds the memory of other ranks, so looksam starts afresh at step 0"):
+        opt.load_state_dict(state)
+    twin = copy.deepcopy(model)
+    fresh = SharpnessAware(twin, sgd(twin), looksam(0.1, k=2))
+    fresh.base.load_state_dict(copy.deepcopy(opt.base.state_dict()))
+    opt.step(closure_of(opt, model, x, y))
+    fresh.step(closure_of(fresh, twin, x, y))
+    assert_weights(model, weights(twin), 0)
+
+
 @every_rule
 @pytest.mark.parametrize(("base", "full"), [(sgd, False), (BASES["adamw"], True)], ids=["sgd", "adamw, full"])
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

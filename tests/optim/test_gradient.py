@@ -250,6 +250,18 @@ def test_messages():
     opt = SharpnessAware(model, sgd(model), sam(0.1), scaler=scaler)
     with pytest.raises(RuntimeError, match=r"no pass scaled its loss; write p.backward"):
         opt.step(forward_and_backward(model, x, y))
+    with pytest.raises(TypeError, match=r"base has a rule of its own already, sam\(rho=0.1, .* base.base"):
+        SharpnessAware(model, opt, sam(0.1))
+
+
+def test_misspelt_keywords_come_with_a_guess():
+    model, _, _ = problem()
+    for name, rule in optim.RULES.items():
+        with pytest.raises(TypeError, match=rf"^{name} takes no 'rohh'; (did you mean 'rho'|there are )"):
+            rule(rohh=0.1)
+        assert getattr(optim, name) is rule
+    with pytest.raises(TypeError, match=r"^SharpnessAware takes no 'pertubation'; did you mean 'perturbation'"):
+        SharpnessAware(model, sgd(model), sam(), pertubation="local")
 
 
 # -------------------------------------------------------------------------------- bases with settings of their own

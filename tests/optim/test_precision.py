@@ -95,6 +95,20 @@ def test_overflow_in_any_pass_skips_the_whole_step(overflow_in, door):
     assert not opt.last.skipped
 
 
+@pytest.mark.parametrize("door", ["step", "scaler.step"])
+def test_unscaling_once_more_before_clipping_is_refused(door):
+    model, x, y = problem()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    opt = SharpnessAware(model, sgd(model), sam(0.1), scaler=scaler)
+    for p in opt.passes():
+        p.backward(cross_entropy(model(x), y))
+    scaler.unscale_(opt)  # as the recipes for one backward have it
+    before = weights(model)
+    with pytest.raises(RuntimeError, match=r"scaler.unscale_\(opt\) has divided them once more; leave it out"):
+        opt.step() if door == "step" else scaler.step(opt)
+    assert_weights(model, before, 0)
+
+
 def test_scaler_step_without_the_scaler_given_says_so():
     model, x, y = problem()
     scaler = torch.amp.GradScaler("cpu")

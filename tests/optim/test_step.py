@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim import lr_scheduler
 
 from cases import (
     ALL,
@@ -179,6 +180,57 @@ def test_lbfgs_evaluates_the_rule_by_itself():
 
 
 # -------------------------------------------------------------------------------- groups, clipping, schedules
+
+
+SCHEDULERS = {
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),
+    "multiplied": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.9),
+    "steps": lambda o: lr_scheduler.StepLR(o, 3),
+    "milestones": lambda o: lr_scheduler.MultiStepLR(o, [2, 5]),
+    "constant": lr_scheduler.ConstantLR,
+    "linear": lr_scheduler.LinearLR,
+    "exponential": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "polynomial": lambda o: lr_scheduler.PolynomialLR(o, 8),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 6),
+    "warm restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4),
+    "one cycle, momentum too": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=20),
+    "cycles, momentum too": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3),
+    "averaging": lambda o: torch.optim.swa_utils.SWALR(o, 0.5, anneal_epochs=4),
+    "one after the other": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o, 0.1, 3), lr_scheduler.ExponentialLR(o, 0.9)], [3]
+    ),
+    "chained": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o, 0.1, 3), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
+    "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, threshold=1.0),
+}
+
+
+@pytest.mark.parametrize("on", ["ours", "base"])
+@pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_every_scheduler_of_torch_acts_as_on_a_plain_optimizer(make, on):
+    results = []
+    for wrapped in (False, True):
+        model, x, y = problem()
+        opt = base = sgd(model)
+        if wrapped:
+            opt = SharpnessAware(model, base, sam(0.0))
+        schedule, seen = make(opt if on == "ours" else base), []
+
+        def closure(opt=opt, model=model, x=x, y=y):
+            opt.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+
+        for _ in range(8):
+            loss = opt.step(closure)
+            schedule.step(loss.item()) if isinstance(schedule, lr_scheduler.ReduceLROnPlateau) else schedule.step()
+            seen.append((opt.param_groups[0]["lr"], opt.param_groups[0]["momentum"]))
+        results.append((seen, weights(model)))
+    (rates, expected), (also, _) = results
+    assert also == rates
+    assert_weights(model, expected, 0)
 
 
 def test_schedulers_change_the_bases_rate_and_the_base_is_shared():

@@ -56,10 +56,11 @@ def hang_but_first(job, run, epoch):
         until(lambda: False, "the sweep is interrupted")
 
 
-def at_its_time_limit(job, run, epoch, told):
-    """What SLURM does shortly before the limit: a signal, once for each job."""
-    if epoch == 1 and not (told / str(job.number)).exists():
-        (told / str(job.number)).touch()
+def warned_before_the_second_epoch(job, run, epoch, told):
+    """What SLURM does shortly before it ends a job: a signal, here once, or always if it is not noted."""
+    if epoch == 1 and not (told and told.exists()):
+        if told:
+            told.touch()
         os.kill(os.getpid(), signal.SIGUSR2)
 
 

@@ -11,12 +11,12 @@ import torch
 from sweep_jobs import (
     JOBS,
     Job,
-    at_its_time_limit,
     expected,
     hang_but_first,
     hang_on,
     note_environment,
     rows_of,
+    warned_before_the_second_epoch,
     work,
 )
 
@@ -107,17 +107,31 @@ def test_without_ray_the_way_out_is_named(monkeypatch, tmp_path):
         sweep.run(JOBS, work, tmp_path, on="ray")
 
 
-def test_slurm_jobs_are_queued_again_at_their_time_limit_and_resume(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+TIMED_OUT = 10  # minutes of a limit that submitit keeps for itself: if there are no more, a signal means the end
+
+
+def on_slurm(folder, monkeypatch, limit, limits, once=True):
+    """A job that SLURM ends in the middle, because its time is over or to make room for another."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.setattr(sweep.executors, "POLL", 0.05)
-    out, told = tmp_path / "runs", tmp_path / "told"
-    told.mkdir()
-    train = partial(work, out=out, fault=partial(at_its_time_limit, told=told))
-    swept = sweep.run(JOBS[:1], train, out, on="slurm", address="local")
+    monkeypatch.setattr(sweep.executors, "LIMIT", limit)
+    monkeypatch.setattr(sweep.executors, "LIMITS", limits)
+    fault = partial(warned_before_the_second_epoch, told=folder / "told" if once else None)
+    return sweep.run(JOBS[:1], partial(work, out=folder, fault=fault), folder, on="slurm", address="local")
+
+
+@pytest.mark.parametrize(("limit", "limits"), [(TIMED_OUT, 1), (24 * 60, 0)], ids=["time limit", "preempted"])
+def test_slurm_jobs_are_queued_again_and_resume(limit, limits, monkeypatch, tmp_path):
+    swept = on_slurm(tmp_path, monkeypatch, limit, limits)
     assert not swept.failed
-    assert rows_of(out) == expected(JOBS[:1])
-    (run,) = records.read(out)
+    assert rows_of(tmp_path) == expected(JOBS[:1])
+    (run,) = records.read(tmp_path)
     assert [session["rows"] for session in records.files.read_rows(run.folder / "sessions.jsonl")] == [1, 2]
+
+
+def test_a_slurm_job_that_met_too_many_time_limits_says_so(monkeypatch, tmp_path):
+    (failed,) = on_slurm(tmp_path, monkeypatch, TIMED_OUT, 0, once=False).failed
+    assert "timed-out too many times" in failed.error
 
 
 def test_without_slurm_the_way_out_is_named(monkeypatch, tmp_path):

@@ -125,10 +125,15 @@ class PreparedOptimizer(AcceleratedOptimizer):
         return total
 
     def step(self, closure: Callable[..., Any] | None = None) -> None:
-        """Apply the gradient on the last batch of a window."""
+        """Apply the gradient that :meth:`gradient` has left, on the last batch of a window."""
+        if closure is not None:
+            raise TypeError(
+                "step() of a prepared optimizer takes no closure: accelerate would run the one of a window's last "
+                "batch alone; give it to opt.gradient(closure) for each batch, then opt.step()."
+            )
         if not self.gradient_state.sync_gradients:
             return
-        self.optimizer.step(closure)
+        self.optimizer.step()
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.update()
 

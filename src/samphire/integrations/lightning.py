@@ -17,9 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.strategies import ParallelStrategy
-from lightning.pytorch.utilities import GradClipAlgorithmType
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import Metric
@@ -37,10 +35,11 @@ Batch = tuple[tuple[Any, ...], restore.RngState]
 class SharpnessAwareModule(LightningModule):
     """Automatic optimization with a :class:`samphire.SharpnessAware`; put it before your own module in the bases.
 
-    Lightning runs the clean pass, batch by batch, as always: the loss it shows, what ``self.log`` and metrics
-    see, and its hooks are those of one pass. The perturbed passes repeat ``training_step`` and backward on all
-    batches of the window, with the same random numbers. Accumulated batches are one big batch; clipping is applied
-    once, to the gradient that is descended along.
+    Lightning runs the clean pass, batch by batch, as always: the loss it shows and what ``self.log`` and metrics
+    see are those of one pass. The perturbed passes repeat ``training_step`` and backward on all batches of the
+    window, with the same random numbers; so the hooks around backward, ``on_before_backward`` and
+    ``on_after_backward``, come once for each pass, and may ask :func:`samphire.optim.in_perturbed_pass`. Accumulated
+    batches are one big batch; clipping is applied once, to the gradient that is descended along.
     """
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
@@ -65,6 +64,9 @@ class SharpnessAwareModule(LightningModule):
         """Run the passes, then have Lightning clip and step."""
         opt = optimizer.optimizer
         if isinstance(opt, SharpnessAware) and optimizer_closure is not None:
+            if self.trainer.fit_loop._skip_backward:  # StochasticWeightAveraging updates BatchNorm: forward alone
+                optimizer_closure()
+                return
             if opt.model is not self.trainer.strategy.model:
                 opt.rebind(self.trainer.strategy.model)
             opt.scaler = getattr(self.trainer.precision_plugin, "scaler", None)
@@ -84,11 +86,11 @@ class SharpnessAwareModule(LightningModule):
             if not p.perturbed and not p.moved:
                 for q, grad in zip(parameters, earlier, strict=True):
                     q.grad = grad
-                return self._loss_so_far + closure()
+                return self._loss_so_far + _loss(closure())
             loss: Loss = 0.0
             for batch in before:
                 loss += self._again(opt, p, batch, silent=True)
-            return loss + (self._again(opt, p, last) if p.perturbed else closure())
+            return loss + (self._again(opt, p, last) if p.perturbed else _loss(closure()))
 
         return opt.gradient(run, n=1)  # a size, so that rules that cut batches ask and are refused
 
@@ -105,23 +107,14 @@ class SharpnessAwareModule(LightningModule):
                 stack.enter_context(restore.replayed_rng(rng))
             if silent and isinstance(strategy, ParallelStrategy):
                 stack.enter_context(strategy.block_backward_sync())
-            out = strategy.training_step(*arguments)
-            loss = (out["loss"] if isinstance(out, Mapping) else out) / self.trainer.accumulate_grad_batches
+            loss = _loss(strategy.training_step(*arguments)) / self.trainer.accumulate_grad_batches
             strategy.backward(loss, opt)
         return loss.detach()
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: Any = None,
-    ) -> None:
+    def clip_gradients(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         """Clip as Lightning does; it would refuse an optimizer that unscales, but ours has done so already."""
-        if isinstance(optimizer, SharpnessAware) and gradient_clip_val is not None:
-            algorithm = GradClipAlgorithmType(gradient_clip_algorithm or "norm")
-            Precision.clip_gradients(self.trainer.precision_plugin, optimizer, gradient_clip_val, algorithm)
-        else:
-            super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        base = optimizer.base if isinstance(optimizer, SharpnessAware) else optimizer
+        super().clip_gradients(base, *args, **kwargs)
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         """Log once per step: not in perturbed passes."""
@@ -165,6 +158,16 @@ def kept_metrics(module: nn.Module) -> Iterator[None]:
 
 def _copy(state: Tensor | list[Tensor]) -> Tensor | list[Tensor]:
     return state.clone() if isinstance(state, Tensor) else list(state)
+
+
+def _loss(out: Any) -> Tensor:
+    """The loss in what ``training_step`` has returned."""
+    if out is None:
+        raise TypeError(
+            "training_step returned None, which skips a batch in Lightning, but a sharpness-aware step needs its "
+            "loss; return it, times 0 for a batch that must not count, or skip the batch in on_train_batch_start."
+        )
+    return out["loss"] if isinstance(out, Mapping) else out
 
 
 def _check(p: Pass) -> None:

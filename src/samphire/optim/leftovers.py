@@ -1,15 +1,18 @@
-"""Gradients that somebody else's backward left before a step, and closures that run none."""
+"""Gradients that somebody else's backward left before a step; closures that run none, or were left out."""
 
 from __future__ import annotations
 
+import gc
+import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-__all__ = ["Leftovers", "backwards_noticed", "zeroing_expected"]
+__all__ = ["Leftovers", "backwards_noticed", "refuse_left_out_closures", "zeroing_expected"]
 
 
 class Leftovers:
@@ -72,3 +75,16 @@ def backwards_noticed(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Pa
         for hook in hooks:
             hook.remove()
     seen += [p for p, grad in zip(parameters, before, strict=True) if p.grad is not grad]  # no hooks on shards
+
+
+def refuse_left_out_closures(opt: Optimizer) -> None:
+    """Refuse a closure from accelerate's accumulation, which hands over that of a window's last batch alone."""
+    accelerate = sys.modules.get("accelerate")
+    if accelerate is None or (batches := accelerate.state.GradientState().num_steps) == 1:
+        return
+    wrapper = accelerate.optimizer.AcceleratedOptimizer
+    if any(issubclass(type(thing), wrapper) and thing.optimizer is opt for thing in gc.get_objects()):
+        raise RuntimeError(
+            f"accelerate accumulates {batches} batches, but leaves out the closures of all but the last; prepare "
+            "with samphire.integrations.accelerate.prepare, and give each batch to opt.gradient(run, batch)."
+        )

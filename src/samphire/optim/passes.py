@@ -261,7 +261,7 @@ class Watch:
             report.radius = p.radius
             if self.thorough or any(t.element_size() < 4 for t in originals.values()):
                 moved = tree.measure_displacement(w, originals, g)
-                report.radius, report.moved = moved.length, moved.moved
+                report.radius, report.moved = moved.length, 1.0 if p.radius == 0 else moved.moved
                 report.perturbed = moved.entries / sum(tree.local(t).numel() for t in w.values())
                 if g:
                     report.perturbed_grad_norm, report.cosine = norm(g), self._cosine(p, g, moved)

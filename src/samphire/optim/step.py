@@ -11,11 +11,16 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
 from samphire import restore
-from samphire.checks import Count, Positive, check_value
+from samphire.checks import Count, Positive, check_value, suggest_keywords
 from samphire.optim import checkpoint
 from samphire.optim.engine import Engine, Perturbation, Rng
-from samphire.optim.leftovers import Leftovers, backwards_noticed, zeroing_expected
-from samphire.optim.overflow import Overflow
+from samphire.optim.leftovers import (
+    Leftovers,
+    backwards_noticed,
+    refuse_left_out_closures,
+    zeroing_expected,
+)
+from samphire.optim.overflow import Overflow, refuse_unscaled_twice
 from samphire.optim.parameters import Parameters
 from samphire.optim.passes import Closure, Loss, Pass, Report, run_closure
 from samphire.optim.requests import Memory, Rule, bind
@@ -26,6 +31,7 @@ Clip = Positive | None
 __all__ = ["SharpnessAware"]
 
 
+@suggest_keywords
 class SharpnessAware(Optimizer):
     r"""Any rule of the SAM family around any torch optimizer.
 
@@ -93,6 +99,10 @@ class SharpnessAware(Optimizer):
                 f"base must be a torch.optim.Optimizer instance, got {base!r}; build it first, "
                 "as in torch.optim.SGD(model.parameters(), lr=0.1)."
             )
+        if isinstance(base, SharpnessAware):
+            raise TypeError(
+                f"base has a rule of its own already, {base.rule!r}; give the optimizer inside it, base.base."
+            )
         self.base, self.clip_norm, self.clip_value = base, clip_norm, clip_value
         # What changes later lives in these objects: a wrapper that forwards reads alone must do no harm.
         self._engine = Engine(Parameters(model, base), bind(rule, model), rng, perturbation, scaler, measure_every)
@@ -157,6 +167,7 @@ class SharpnessAware(Optimizer):
                 self._call_without_gradients(closure)
             self._clip()
             return self._apply()
+        refuse_left_out_closures(self)
         if engine.parameters.base_evaluates():
             first = self.base.step(lambda: float(self._evaluate(closure, n, labels, micro)))
             engine.forget_runs()
@@ -317,8 +328,8 @@ class SharpnessAware(Optimizer):
                 return None
             raise TypeError(
                 "SharpnessAware.step needs the loss more than once. Give it a closure that zeroes gradients, runs "
-                "forward and backward and returns the loss: opt.step(closure). Or loop: "
-                "'for p in opt.passes(): p.backward(loss_of(model))', then opt.step()."
+                "forward and backward and returns the loss: opt.step(closure), or opt.gradient(closure) and then "
+                "opt.step(). Or loop: 'for p in opt.passes(): p.backward(loss_of(model))', then opt.step()."
             )
         if hasattr(self, "grad_scale") and engine.live_scaler() is None:
             raise RuntimeError(
@@ -328,6 +339,9 @@ class SharpnessAware(Optimizer):
         engine.forget_runs()  # from here on an interrupt may lose this step, but never takes it twice
         engine.last.skipped = unusable
         if scaler is not None:
+            with restore.undone() as undo:
+                restore.set_grads_aside([*engine.named.values()], undo)
+                refuse_unscaled_twice(scaler, self)
             self._overflow.report(scaler, unusable, next(iter(engine.named.values())).device)
         if not unusable:
             with restore.kept_grad_mode():

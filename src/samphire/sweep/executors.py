@@ -21,6 +21,7 @@ from samphire import pool
 
 CRASHES = 3  # of a node or worker of Ray that one attempt survives
 LIMIT = 24 * 60  # minutes of a SLURM job, unless SBATCH_TIMELIMIT says otherwise
+LIMITS = 100  # how many such limits a run may meet; one whose epoch takes longer than that would meet them for ever
 POLL = 1.0  # seconds between looks at SLURM's jobs
 
 __all__ = ["EXECUTORS", "Outcome", "Submit", "Work"]
@@ -119,7 +120,9 @@ def _slurm(work: Work, workers: int | None, address: str | None) -> Iterator[tup
     if address is None and shutil.which("sbatch") is None:
         raise ValueError("on='slurm' needs sbatch, and there is none here; run it where SLURM is, or on='processes'.")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    executor = submitit.AutoExecutor(cache / "samphire" / "jobs" / "%j", cluster=address or "slurm")
+    cluster = address or "slurm"
+    often = {f"{cluster}_max_num_timeout": LIMITS}
+    executor = submitit.AutoExecutor(cache / "samphire" / "jobs" / "%j", cluster=cluster, **often)
     executor.update_parameters(name="samphire", timeout_min=LIMIT, cpus_per_task=1)
     jobs: dict[Future[Outcome], Any] = {}
 

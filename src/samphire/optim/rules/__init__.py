@@ -49,7 +49,8 @@ __all__ = [  # the rules; RULES, the package and its pages follow this list
     "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
 ]  # fmt: skip
 
-RULES: dict[str, Callable[..., Rule]] = {name: globals()[name] for name in __all__}
+RULES: dict[str, Callable[..., Rule]] = {name: checks.suggest_keywords(globals()[name]) for name in __all__}
+globals().update(RULES)  # a rule that is a function is another one now
 
 __all__ += ["RULES", "rule", "rule_for_run"]
 
