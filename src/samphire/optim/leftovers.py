@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import sys
+import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 __all__ = ["Leftovers", "backwards_noticed", "refuse_left_out_closures", "zeroing_expected"]
+
+CALLERS = 8  # frames to look at: profilers and schedulers of torch stand between a wrapper's step and ours
 
 
 class Leftovers:
@@ -77,13 +79,13 @@ def backwards_noticed(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Pa
     seen += [p for p, grad in zip(parameters, before, strict=True) if p.grad is not grad]  # no hooks on shards
 
 
-def refuse_left_out_closures(opt: Optimizer) -> None:
-    """Refuse a closure from accelerate's accumulation, which hands over that of a window's last batch alone."""
+def refuse_left_out_closures() -> None:
+    """Refuse a step for accelerate's accumulation, which hands over the closure of a window's last batch alone."""
     accelerate = sys.modules.get("accelerate")
     if accelerate is None or (batches := accelerate.state.GradientState().num_steps) == 1:
         return
-    wrapper = accelerate.optimizer.AcceleratedOptimizer
-    if any(issubclass(type(thing), wrapper) and thing.optimizer is opt for thing in gc.get_objects()):
+    callers = (frame.f_locals.get("self") for frame, _ in islice(traceback.walk_stack(None), CALLERS))
+    if any(isinstance(caller, accelerate.optimizer.AcceleratedOptimizer) for caller in callers):
         raise RuntimeError(
             f"accelerate accumulates {batches} batches, but leaves out the closures of all but the last; prepare "
             "with samphire.integrations.accelerate.prepare, and give each batch to opt.gradient(run, batch)."

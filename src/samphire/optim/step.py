@@ -167,7 +167,7 @@ class SharpnessAware(Optimizer):
                 self._call_without_gradients(closure)
             self._clip()
             return self._apply()
-        refuse_left_out_closures(self)
+        refuse_left_out_closures()
         if engine.parameters.base_evaluates():
             first = self.base.step(lambda: float(self._evaluate(closure, n, labels, micro)))
             engine.forget_runs()
