@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from samphire.audits.decodability import RANDOM_WEIGHTS, SHUFFLED
+from samphire.audits.decodability import INPUT, RANDOM_WEIGHTS, SHUFFLED
 from samphire.audits.results import Audit
 from samphire.audits.upweighting import Upweighting
 from samphire.report.pictures import PALETTE, figure, png
@@ -14,7 +14,7 @@ from samphire.report.pictures import PALETTE, figure, png
 __all__ = ["curve", "lorenz", "map_of", "remedied"]
 
 SIZE = (5.4, 4.0)
-_CONTROLS = {RANDOM_WEIGHTS: "v", "pretrained": "^", SHUFFLED: "x"}
+_CONTROLS = {INPUT: "P", RANDOM_WEIGHTS: "v", "pretrained": "^", SHUFFLED: "x"}
 
 
 def map_of(audit: Audit) -> bytes:

@@ -106,15 +106,14 @@ def _real_feature(audit: Audit) -> str:
     error = f"a linear probe on balanced examples errs on {percent(p.mean)} ({between_percent(p.interval)})"
     if label.corner == "never learned":
         return f"The real feature is not there: {error}, no better than guessing."
+    name, untrained = found.untrained or ("", None)
     if label.corner == "lost":
-        random = found.controls.get("random weights")
-        than = f", a network with random weights on {percent(random.mean)}" if random else ""
+        than = f", of {name} on {percent(untrained.mean)}" if untrained else ""
         return f"The real feature is lost: {error}{than}."
-    random = found.controls.get("random weights")
-    if random is not None and p.interval[1] >= random.interval[0] and p.mean > NEAR_ZERO:
+    if untrained is not None and p.interval[1] >= untrained.interval[0] and p.mean > NEAR_ZERO:
         return (
-            f"The real feature is there to be used: {error}. But a network with random weights does no worse "
-            f"({percent(random.mean)}): training has added nothing to it, and another rule may (samphire compare)."
+            f"The real feature is there to be used: {error}. But a probe of {name} does no worse "
+            f"({percent(untrained.mean)}): training has added nothing to it, and another rule may (samphire compare)."
         )
     return f"The real feature is there to be used: {error}."
 
