@@ -8,9 +8,11 @@ classes 1 to 3 standard deviations apart, the attribute's values 2 to 4, 1000 to
 two digits, 1000 to 4000 training examples, 16 to 128 hidden units, 5 to 20 epochs; the label is the CIFAR class, the
 attribute the digit. (The first 30 networks were trained with a constant step, which ends wherever its noise is: two
 of them truly leaned on the digit at correlation 0.5, by 9 and 14 points. So the step became a cosine, and the seeds
-are others, from 1000 on.) Counted are: reliance alarms at correlation 0.5 (bar: at most 5 %), shortcuts found at 0.9 (bar:
-at least 95 %), "never learned" for an attribute that the inputs do not show, and, of all groups of all audits at
-0.9, those whose error measured after the remedy lies in its predicted interval (bar: at least 90 %).
+are others, from 1000 on.)
+
+Counted are: reliance alarms at correlation 0.5 (bar: at most 5 %), shortcuts found at 0.9 (bar: at least 95 %),
+"never learned" for an attribute that the inputs do not show, and, of all groups of all audits at 0.9, those whose
+error measured after the remedy lies in its predicted interval (bar: at least 90 %).
 """
 
 import argparse
@@ -58,7 +60,11 @@ def trained(sources, seed, correlation):
     draw = np.random.default_rng(seed)
     digits = draw.choice(10, 2, replace=False)
     parts = dominoes(*sources, list(zip(digits, (0, 1), strict=True)), correlation, seed, names=("mnist", "cifar"))
-    parts = {"train": some(parts["train"], int(draw.integers(1000, 4001))), "val": parts["probe_val"], "test": parts["probe_test"]}
+    parts = {
+        "train": some(parts["train"], int(draw.integers(1000, 4001))),
+        "val": parts["probe_val"],
+        "test": parts["probe_test"],
+    }
     parts = {part: replace(split, label=split.features["cifar"]) for part, split in parts.items()}
     x = {part: small(split.images) for part, split in parts.items()}
     torch.manual_seed(seed)
@@ -66,7 +72,12 @@ def trained(sources, seed, correlation):
     head = nn.Linear(body[1].out_features, 2)
     with torch.no_grad():
         before = {part: body(pixels).numpy() for part, pixels in x.items()}
-    fit(nn.Sequential(body, head), x["train"], torch.from_numpy(parts["train"].label), epochs=int(draw.integers(5, 21)))
+    fit(
+        nn.Sequential(body, head),
+        x["train"],
+        torch.from_numpy(parts["train"].label),
+        epochs=int(draw.integers(5, 21)),
+    )
     with torch.no_grad():
         phi = {part: body(pixels) for part, pixels in x.items()}
         return {part: Seen(parts[part], phi[part].numpy(), head(phi[part]).numpy()) for part in parts}, before

@@ -96,7 +96,9 @@ def fingerprint(model: nn.Module, *others: Any) -> str:
     summed = hashlib.sha256(repr(others).encode())
     for name, t in model.state_dict().items():
         summed.update(name.encode())
-        summed.update(t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"")
+        summed.update(
+            t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+        )
     return summed.hexdigest()[:16]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,7 +79,8 @@ def audit(
     page = result.page(out / "index.html")
     if fix is not None:
         _fix(result, network, fix)
-    _show(result, page, as_json)
+    says = {"verdict": result.verdict, "level": result.judged.level, "page": str(page)}
+    show(says, result.table(), result.rows(), as_json)
 
 
 def opened_data(source: str, *, root: Path, label: str | None, features: str | None, **columns: Any) -> data.Opened:
@@ -115,13 +117,13 @@ def _fix(result: Audit, network: nn.Module | None, file: Path) -> None:
     records.write_atomic(file, buffer.getvalue())
 
 
-def _show(result: Audit, page: Path, as_json: bool) -> None:
+def show(says: Mapping[str, str], table: report.Table, rows: Iterable[records.Row], as_json: bool) -> None:
+    """The verdict, the numbers behind it, and where the page is."""
     if as_json:
-        print(json.dumps({"verdict": result.verdict, "level": result.judged.level, "page": str(page)}))
-        for row in result.rows():
+        for row in (says, *rows):
             print(json.dumps(report.strict(row)))
         return
     console = Console()
-    console.print(result.verdict, highlight=False, markup=False)
-    console.print(report.rich_table(result.table()))
-    print(page)
+    console.print(says["verdict"], highlight=False, markup=False)
+    console.print(report.rich_table(table))
+    print(says["page"])
