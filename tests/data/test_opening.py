@@ -286,6 +286,28 @@ def test_faults_are_named_by_file_and_row(tmp_path, spoil, asked, message):
         data.open(source, **{**usual, **asked})
 
 
+@pytest.mark.parametrize(("gone", "others"), [(1, ""), (3, ", and 2 of 24 others are missing too")])
+def test_the_first_image_may_be_the_one_that_is_missing(tmp_path, gone, others):
+    """Most of the images are in a folder of the table's folder, so the first is looked for there too."""
+    source, _ = csv_guessed(tmp_path)
+    names = [line.split(",")[0] for line in (source / "anything.csv").read_text().splitlines()[1:]]
+    assert len(names) == len(ROWS)
+    for name in names[:gone]:
+        (source / "images" / name).unlink()
+    counted = others.replace("24", str(len(names)))
+    with pytest.raises(FileNotFoundError, match=rf"line 2 lists {names[0]}, which is not in .*images{counted}; put"):
+        data.open(source)
+
+
+def test_a_column_of_parts_is_the_split_whatever_its_name():
+    """To draw another split would test a network on what it was trained on."""
+    teil = ["train"] * 30 + ["val"] * 10 + ["Test"] * 20
+    opened = data.open(arrays(Teil=teil))
+    assert {name: len(part) for name, part in opened.parts.items()} == {"train": 30, "val": 10, "test": 20}
+    note = "the data: column Teil is taken for the split, since its values are train, val, Test."
+    assert note in opened.notes
+
+
 def test_a_damaged_image_is_named_with_its_row(tmp_path):
     source, asked = csv_beside_images(tmp_path)
     (tmp_path / "b003.png").write_bytes(png(3)[:60])
