@@ -11,6 +11,7 @@ from PIL import Image
 
 from audits.shortcuts import table, trained
 from samphire import cli, models
+from samphire.train.trained import load_weights
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,9 @@ def network(monkeypatch, tmp_path):
 
 
 def test_from_a_folder_to_page_and_weights(run, folder, network, tmp_path):
-    fixed = tmp_path / "fixed.pt"
+    fixed = tmp_path / "elsewhere" / "fixed.pt"
+    fixed.parent.mkdir()
+    (tmp_path / "input.json").write_text('{"mean": [0.1], "std": [0.9]}')  # as beside the weights of a run
     code, out, err = run("audit", folder, *network, *COLUMNS, "--out", tmp_path / "audit", "--fix", fixed, "--json")
     assert code == 0, err
     verdict, *rows = map(json.loads, out.splitlines())
@@ -74,6 +77,7 @@ def test_from_a_folder_to_page_and_weights(run, folder, network, tmp_path):
     assert [row["feature"] for row in rows] == ["species", "where"]
     state = models.weights.read(fixed)
     assert state["6.weight"].shape == (2, 16)
+    assert load_weights("nets:small", 2, fixed).normalize == models.Normalize((0.1,), (0.9,))
     assert not torch.equal(state["6.weight"], models.weights.read(tmp_path / "model.pt")["6.weight"])
 
 

@@ -51,8 +51,8 @@ def map_of(audit: Audit) -> bytes:
         style: Any = {"fontsize": 9, "color": "#777777", "style": "italic", "transform": axes.transAxes}
         axes.text(0.985, 0.98, "used", ha="right", va="top", **style)
         axes.text(0.015, 0.98, "known but unused", va="top", **style)
-        below = "lost if a control can read it, never learned if none can"
-        axes.text(0.5, 0.13, below, ha="center", va="bottom", **style)
+        unread = "lost if a control can read it, never learned if none can"
+        axes.text(0.5, 0.13, unread, ha="center", va="bottom", **style)
         axes.set(xlabel="reliance: how much predictions follow it", ylabel="probe error (guessing: dotted)")
         left = min([-0.06] + [i[0] for *_, i in features if not np.isnan(i[0])])
         axes.set_xlim(left, 1.12)

@@ -21,7 +21,7 @@ from samphire.audits.remedy import fixed_weights
 from samphire.cli.options import AsJson, Cache, Features, Image, Label, Split
 from samphire.cli.own import own_data
 from samphire.cli.progress import bar
-from samphire.train.trained import load_weights
+from samphire.train.trained import load_weights, scale_file
 
 Source = Annotated[
     str, typer.Argument(metavar="DATA", help="Your own folder, table or .npz file, or a built-in set.")
@@ -115,6 +115,9 @@ def _fix(result: Audit, network: nn.Module | None, file: Path) -> None:
     buffer = io.BytesIO()
     torch.save(fixed_weights(network, result.remedy.head), buffer)
     records.write_atomic(file, buffer.getvalue())
+    scale: Any = getattr(network, "normalize", None)
+    if isinstance(scale, models.Normalize):
+        records.write_atomic(scale_file(file), json.dumps({"mean": scale.mean, "std": scale.std}).encode())
 
 
 def show(says: Mapping[str, str], table: report.Table, rows: Iterable[records.Row], as_json: bool) -> None:
