@@ -117,6 +117,14 @@ def test_a_model_without_weights(run, folder, tmp_path):
     assert "resnet18 has no trained weights" in err
 
 
+def test_weights_are_not_fixed_without_a_model(run, tmp_path):
+    code, _, err = run("audit", tmp_path / "nothing.npz", "--fix", "fixed.pt")
+    assert code == 2
+    assert err == (
+        "samphire: --fix cannot write fixed.pt: features and logits have no weights; name the model with --model.\n"
+    )
+
+
 def test_an_image_folder_without_images(run, tmp_path):
     (tmp_path / "empty").mkdir()
     code, _, err = run("audit", tmp_path / "empty", "--model", "resnet18")

@@ -55,6 +55,10 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say what a model leans on, what that costs and what to do: one page. Goes on where it was stopped."""
+    if fix is not None and model is None:
+        raise ValueError(
+            f"--fix cannot write {fix}: features and logits have no weights; name the model with --model."
+        )
     opened = opened_data(source, label=label, features=features, image=image, split=split, root=root)
     classes = next(iter(opened.parts.values())).n_classes
     network = None if model is None else loaded(model, classes, weights)
@@ -77,7 +81,7 @@ def audit(
             progress=progress,
         )
     page = result.page(out / "index.html")
-    if fix is not None:
+    if fix is not None and network is not None:
         _fix(result, network, fix)
     says = {"verdict": result.verdict, "level": result.judged.level, "page": str(page)}
     show(says, result.table(), result.rows(), as_json)
@@ -108,10 +112,9 @@ def _named(given: str) -> tuple[str, str]:
     return group, name
 
 
-def _fix(result: Audit, network: nn.Module | None, file: Path) -> None:
-    if network is None or result.remedy is None:
-        reason = result.remedy_problem or "features and logits have no weights; give the model."
-        raise ValueError(f"--fix cannot write {file}: {reason}")
+def _fix(result: Audit, network: nn.Module, file: Path) -> None:
+    if result.remedy is None:
+        raise ValueError(f"--fix cannot write {file}: {result.remedy_problem}")
     buffer = io.BytesIO()
     torch.save(fixed_weights(network, result.remedy.head), buffer)
     records.write_atomic(file, buffer.getvalue())

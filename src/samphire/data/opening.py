@@ -256,7 +256,8 @@ def _completed(parts: NDArray[Any], group: NDArray[Any], seed: int) -> tuple[NDA
         test = chosen(group, everything, HELD, f"own test:{seed}", least=1)
         val = chosen(group, ~test, HELD / (1 - HELD), f"own val:{seed}", least=1)
         parts = np.where(test, "test", np.where(val, "val", "train")).astype(object)
-        return parts, [f"There is no split: a fifth is test and a fifth val, {how}."]
+        seen = "A network that was trained on some of these examples already seems better on them than it is."
+        return parts, [f"There is no split: a fifth is test and a fifth val, {how}.", seen]
     if given == {"train", "test"}:
         val = chosen(group, parts == "train", HELD, f"own val:{seed}", least=1)
         return np.where(val, "val", parts), [f"There is no val part: a fifth of train is val, {how}."]
