@@ -52,6 +52,8 @@ def write(folder: str | os.PathLike[str], seed: int = 0) -> Path:
 
     random = np.random.default_rng(records.seed(seed, "drawn birds"))
     folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(f"{folder} is there already; choose another folder for the drawn birds.")
     folder.mkdir(parents=True)
     with (folder / "birds.csv").open("w", newline="") as file:
         table = csv.writer(file)

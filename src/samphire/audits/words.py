@@ -115,8 +115,9 @@ def _real_feature(audit: Audit) -> str:
         return f"The real feature is lost: {error}{than}."
     if untrained is not None and p.interval[1] >= untrained.interval[0] and p.mean > NEAR_ZERO:
         return (
-            f"The real feature is there to be used: {error}. But a probe of {name} does no worse "
-            f"({percent(untrained.mean)}): training has added nothing to it, and another rule may (samphire compare)."
+            f"The real feature is there to be used: {error}. But a probe of {name} is not decidedly "
+            f"worse ({percent(untrained.mean)}): training may have added nothing to it; try another rule "
+            "(samphire compare)."
         )
     return f"The real feature is there to be used: {error}."
 
