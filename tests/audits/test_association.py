@@ -6,6 +6,7 @@ from scipy import stats
 from scipy.stats.contingency import association as scipy_association
 
 from samphire.audits.association import alignment, association, contrast
+from samphire.audits.reliance import reliance
 from samphire.audits.seen import crossing
 from samphire.data.split import Split
 
@@ -85,3 +86,12 @@ def test_otherwise_the_model_says_it_on_the_validation_part(train):
     found = alignment(train, val, 1 - val.a)
     assert (found.sign == [[-1, 1], [1, -1]]).all()
     assert found.source == "model"
+
+
+def test_a_model_that_favors_no_class_is_judged_all_the_same():
+    """Always class 0: class 1 is wrong everywhere, whatever the attribute, so the gap is 0."""
+    val, test = repeated([[20, 20], [20, 20]]), repeated([[300, 300], [300, 300]])
+    found = alignment(None, val, np.zeros(80, int))
+    assert (found.sign == [[1, -1], [-1, 1]]).all()
+    judged = reliance(test, test.y == 1, found)
+    assert (judged.gap, judged.judgment) == (0, "not relied on")

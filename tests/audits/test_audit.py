@@ -15,6 +15,7 @@ from samphire.audits.example import example
 from samphire.audits.inference import inferred
 from samphire.audits.measuring import audit_seen
 from samphire.audits.remedy import fixed_weights
+from samphire.models import Normalize
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_every_section_has_its_numbers(report, data):
     assert {g.name for g in scene.errors.groups} == {
         f"kind={k}, scene={s}" for k in NAMES["kind"] for s in NAMES["scene"]
     }
-    assert set(scene.decodability.controls) == {"random weights", "labels shuffled"}
+    assert set(scene.decodability.controls) == {"the input itself", "random weights", "labels shuffled"}
     assert scene.decodability.controls["labels shuffled"].mean == pytest.approx(0.5, abs=0.1)
     assert [e.what for e in scene.erased] == ["nothing", "scene", "random direction", "kind"]
     assert scene.erased[1].gap < scene.erased[0].gap / 2
@@ -81,6 +82,48 @@ def test_the_model_is_left_as_it_was(data):
     assert model.training
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
+
+
+def test_the_input_itself_is_a_control_at_any_depth(data):
+    """Random weights lose the scene on the way through twelve layers; the means of the pictures show it."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(12) for layer in (nn.Linear(192, 192), nn.Sigmoid())]
+    deep = nn.Sequential(nn.Flatten(), *layers, nn.Linear(192, 2))
+    deep.normalize = Normalize()
+    (scene,) = samphire.audit(deep, data, label="kind", features=["scene"], images=False).attributes
+    controls = scene.decodability.controls
+    assert controls["the input itself"].mean < 0.05 < 0.15 < controls["random weights"].mean
+    assert scene.corner == "lost"
+
+
+def test_the_cells_of_the_input_are_means():
+    images = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 24), dtype=np.uint8)
+    rows = np.array([2, 0])
+    means = images[rows].reshape(2, 3, 8, 2, 8, 3).mean((3, 5))
+    np.testing.assert_allclose(reading.plain_inputs(images, rows), means.reshape(2, -1), rtol=1e-6)
+
+
+def test_tokens_are_no_plain_input():
+    assert reading.plain_inputs(np.ones((4, 7), np.int64), np.arange(4)) is None
+
+
+class Scaled(nn.Module):
+    """A layer that cannot draw its parameters anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.arange(192.0))
+
+    def forward(self, x):
+        return x.flatten(1) * self.scale
+
+
+def test_the_random_control_keeps_nothing_of_the_trained_weights(data):
+    model = nn.Sequential(Scaled(), nn.Linear(192, 2))
+    control = reading.untrained(model, data["val"]["image"])
+    assert not torch.equal(control[0].scale, model[0].scale)
+    assert torch.equal(control[0].scale.sort().values, model[0].scale)
+    assert not torch.equal(control[1].weight, model[1].weight)
 
 
 def test_without_images_nothing_is_shown(model, data):

@@ -56,3 +56,37 @@ def test_networks_are_audited_in_order_and_have_pages(tmp_path, browser):
 def test_nothing_to_compare():
     with pytest.raises(ValueError, match="nothing to compare"):
         contest({}, lambda model: None)
+
+
+def with_coin(correlation, coin):
+    """Arrays in which the model leans on ``place``, or on a ``coin`` that its logits follow."""
+    parts = {}
+    for part, s in example(correlation, val=300, test=400).items():
+        thrown = np.random.default_rng(len(s)).integers(0, 2, len(s))
+        x = np.column_stack([s.features, thrown])
+        logits = s.logits + coin * np.outer(thrown - 0.5, [-1, 1])
+        parts[part] = {"x": x, "logits": logits, "coin": thrown, **s.split.features}
+    return parts
+
+
+def test_all_networks_are_compared_in_the_groups_of_one_attribute():
+    """The second leans most on the coin, but the pair is about place."""
+    found = contest(
+        {("a", 0): lambda: with_coin(0.9, 0.0), ("b", 0): lambda: with_coin(0.5, 20.0)},
+        lambda data: samphire.audit(None, data, label="bird", features=["place", "coin"]),
+    )
+    alone = samphire.audit(None, with_coin(0.5, 20.0), label="bird", features=["place", "coin"])
+    place, coin = alone.attributes
+    assert alone.main.name == "coin"
+    assert found.attribute == "place"
+    assert found.rows[1]["gap"] == place.reliance.gap != coin.reliance.gap
+    assert found.rows[1]["label probe error"] == place.label.trained.mean
+
+
+def test_two_files_of_one_name_have_a_page_each(tmp_path):
+    def examine(_):
+        return samphire.audit(None, with_coin(0.9, 0.0), label="bird", features=["place"])
+
+    found = contest({("a/model.pt", 0): lambda: None, ("b/model.pt", 0): lambda: None}, examine, tmp_path)
+    assert sorted(found.pages.values()) == ["model-0.html", "model2-0.html"]
+    assert all((tmp_path / file).exists() for file in found.pages.values())

@@ -11,6 +11,7 @@ from PIL import Image
 
 from audits.shortcuts import table, trained
 from samphire import cli, models
+from samphire.train.trained import load_weights
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +65,19 @@ def network(monkeypatch, tmp_path):
 
 
 def test_from_a_folder_to_page_and_weights(run, folder, network, tmp_path):
-    fixed = tmp_path / "fixed.pt"
+    fixed = tmp_path / "elsewhere" / "fixed.pt"
+    fixed.parent.mkdir()
+    (tmp_path / "input.json").write_text('{"mean": [0.1], "std": [0.9]}')  # as beside the weights of a run
     code, out, err = run("audit", folder, *network, *COLUMNS, "--out", tmp_path / "audit", "--fix", fixed, "--json")
     assert code == 0, err
     verdict, *rows = map(json.loads, out.splitlines())
     assert verdict["page"] == str(tmp_path / "audit" / "index.html")
-    assert "What does the model look at?" in (tmp_path / "audit" / "index.html").read_text()
+    page = (tmp_path / "audit" / "index.html").read_text()
+    assert verdict["verdict"].startswith(page.partition("<h1>")[2].partition("</h1>")[0])
     assert [row["feature"] for row in rows] == ["species", "where"]
     state = models.weights.read(fixed)
     assert state["6.weight"].shape == (2, 16)
+    assert load_weights("nets:small", 2, fixed).normalize == models.Normalize((0.1,), (0.9,))
     assert not torch.equal(state["6.weight"], models.weights.read(tmp_path / "model.pt")["6.weight"])
 
 
@@ -110,6 +115,14 @@ def test_a_model_without_weights(run, folder, tmp_path):
     code, _, err = run("audit", folder, "--model", "resnet18", *COLUMNS)
     assert code == 2
     assert "resnet18 has no trained weights" in err
+
+
+def test_weights_are_not_fixed_without_a_model(run, tmp_path):
+    code, _, err = run("audit", tmp_path / "nothing.npz", "--fix", "fixed.pt")
+    assert code == 2
+    assert err == (
+        "samphire: --fix cannot write fixed.pt: features and logits have no weights; name the model with --model.\n"
+    )
 
 
 def test_an_image_folder_without_images(run, tmp_path):

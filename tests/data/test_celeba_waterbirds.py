@@ -46,7 +46,7 @@ FAULTS = {
     "no column": (celeba_csv, LIST, lambda p: p.write_text(p.read_text().replace("Male", "Mail")), r"has no column Male, only image_id, attribute0"),
     "empty": (celeba_csv, LIST, lambda p: p.write_text(""), r"list_attr_celeba.csv holds 0 rows instead of one row or more"),
     "not text": (celeba_csv, LIST, lambda p: p.write_bytes(b"\xff\xfe\x00"), r"list_attr_celeba.csv is not a list in text"),
-    "image missing": (celeba_csv, "img_align_celeba/000004.jpg", Path.unlink, r"line 5 lists 000004.jpg, which is not in .*img_align_celeba, and 0 others are missing too"),
+    "image missing": (celeba_csv, "img_align_celeba/000004.jpg", Path.unlink, r"line 5 lists 000004.jpg, which is not in .*img_align_celeba; put the images there"),
 }  # fmt: skip
 
 

@@ -166,7 +166,10 @@ def test_a_split_is_drawn_within_groups_and_does_not_change(tmp_path):
     first, again, other = (data.open(arrays(place=place), seed=seed) for seed in (0, 0, 1))
     assert {name: len(part) for name, part in first.parts.items()} == {"train": 36, "val": 12, "test": 12}
     assert np.bincount(first.parts["test"].group).tolist() == [4, 2, 4, 2]
-    assert "There is no split: a fifth is test and a fifth val, drawn within groups with seed 0." in first.notes
+    assert first.notes[-2:] == (
+        "There is no split: a fifth is test and a fifth val, drawn within groups with seed 0.",
+        "A network that was trained on some of these examples already seems better on them than it is.",
+    )
     assert first.fingerprint == again.fingerprint != other.fingerprint
     together = np.concatenate([part.images for part in first.parts.values()])
     assert len({image.tobytes() for image in together}) == 60
@@ -284,6 +287,28 @@ def test_faults_are_named_by_file_and_row(tmp_path, spoil, asked, message):
     spoil(source)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         data.open(source, **{**usual, **asked})
+
+
+@pytest.mark.parametrize(("gone", "others"), [(1, ""), (3, ", and 2 of 24 others are missing too")])
+def test_the_first_image_may_be_the_one_that_is_missing(tmp_path, gone, others):
+    """Most of the images are in a folder of the table's folder, so the first is looked for there too."""
+    source, _ = csv_guessed(tmp_path)
+    names = [line.split(",")[0] for line in (source / "anything.csv").read_text().splitlines()[1:]]
+    assert len(names) == len(ROWS)
+    for name in names[:gone]:
+        (source / "images" / name).unlink()
+    counted = others.replace("24", str(len(names)))
+    with pytest.raises(FileNotFoundError, match=rf"line 2 lists {names[0]}, which is not in .*images{counted}; put"):
+        data.open(source)
+
+
+def test_a_column_of_parts_is_the_split_whatever_its_name():
+    """To draw another split would test a network on what it was trained on."""
+    teil = ["train"] * 30 + ["val"] * 10 + ["Test"] * 20
+    opened = data.open(arrays(Teil=teil))
+    assert {name: len(part) for name, part in opened.parts.items()} == {"train": 30, "val": 10, "test": 20}
+    note = "the data: column Teil is taken for the split, since its values are train, val, Test."
+    assert note in opened.notes
 
 
 def test_a_damaged_image_is_named_with_its_row(tmp_path):

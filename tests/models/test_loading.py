@@ -176,14 +176,24 @@ def test_networks_of_other_packages(
             del sys.modules[name]
 
 
-def test_a_package_that_fails_on_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+IMPORTS = {
+    "raise RuntimeError('operator torchvision::nms does not exist')": (
+        "(operator torchvision::nms does not exist); install the build made for this PyTorch."
+    ),
+    "import pillow_of_another_name": (
+        "(No module named 'pillow_of_another_name'); pip install pillow_of_another_name."
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "sentence"), IMPORTS.items())
+def test_a_package_that_fails_on_import_is_named(
+    code: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
         monkeypatch.delitem(sys.modules, name)
-    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "torchvision.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    expected = (
-        "torchvision:resnet50 needs torchvision, which is installed but fails on import "
-        "(operator torchvision::nms does not exist); install the build made for this PyTorch."
-    )
+    expected = f"torchvision:resnet50 needs torchvision, which is installed but fails on import {sentence}"
     with pytest.raises(ValueError, match=re.escape(expected)):
         load("torchvision:resnet50", 7)

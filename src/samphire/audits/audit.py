@@ -16,11 +16,11 @@ from torch import nn
 
 import samphire.data
 from samphire import records
-from samphire.audits.decodability import RANDOM_WEIGHTS, probed_rows
+from samphire.audits.decodability import INPUT, RANDOM_WEIGHTS, probed_rows
 from samphire.audits.inference import CLUSTER, HOW, inferred, inferred_sheets
 from samphire.audits.measuring import Controls, audit_seen
 from samphire.audits.pictures import sheets
-from samphire.audits.reading import Reader, control_features, fingerprint, untrained
+from samphire.audits.reading import Reader, control_features, fingerprint, plain_inputs, untrained
 from samphire.audits.results import Audit
 from samphire.audits.seen import Seen, crossing, two_columns
 from samphire.audits.upweighting import MOST, Upweighting, upweighting_everywhere
@@ -239,6 +239,10 @@ def _controls(
     }
     splits = {part: seen[part].split for part in ("val", "test")}
     result: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in rows}
+    for name, by_part in rows.items():
+        plain = {part: plain_inputs(splits[part].images, chosen) for part, chosen in by_part.items()}
+        if all(features is not None for features in plain.values()):
+            result[name][INPUT] = plain
     for i, (network, control) in enumerate(networks.items()):
         reader = Reader(control, place / fingerprint(control, *key, label, *attributes), key[-1])
         share = stretch(progress, i / len(networks), (i + 1) / len(networks))

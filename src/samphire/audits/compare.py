@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,18 +96,15 @@ class Contest:
         return write_page(path, render("compare.html", contest=self))
 
 
-def measures(audit: Audit, name: str, seed: int) -> Row:
-    """One audit as a row: its worst group, its gap, and what can be read off the network."""
-    main = audit.main
-    label, attribute = audit.label.decodability.trained, main.decodability.trained
+def measures(audit: Audit, attribute: str) -> Row:
+    """What one audit says of an attribute: the worst group, the gap, and what can be read off the network."""
+    found = next(a for a in audit.attributes if a.name == attribute)
+    probes = {"label probe error": found.label.trained, "attribute probe error": found.decodability.trained}
     return {
-        "name": name,
-        "seed": seed,
-        "worst-group error": main.errors.worst.error,
-        "equal-group error": main.errors.equal_group,
-        "gap": main.reliance.gap,
-        "label probe error": float("nan") if label is None else label.mean,
-        "attribute probe error": float("nan") if attribute is None else attribute.mean,
+        "worst-group error": found.errors.worst.error,
+        "equal-group error": found.errors.equal_group,
+        "gap": found.reliance.gap,
+        **{measure: float("nan") if p is None else p.mean for measure, p in probes.items()},
     }
 
 
@@ -117,6 +114,8 @@ def contest(
     out: str | os.PathLike[str] | None = None,
 ) -> Contest:
     """Audit networks one after the other, each let go before the next is loaded.
+
+    All are compared in the groups of one attribute: the one that the first network leans on most.
 
     Args:
         networks: By name and seed: a function that trains or loads the network.
@@ -128,25 +127,25 @@ def contest(
     rows: list[Row] = []
     verdicts: dict[str, str] = {}
     pages: dict[str, str] = {}
-    attribute = ""
+    attribute, notes = "", dict[str, None]()
     for (name, seed), load in networks.items():
         audit = examine(load())
-        attribute = audit.main.name
-        rows.append(measures(audit, name, seed))
+        attribute = attribute or audit.main.name
+        rows.append({"name": name, "seed": seed, **measures(audit, attribute)})
         verdicts.setdefault(name, audit.verdict)
+        if audit.inferred:
+            notes["The groups were inferred from each network by itself, so they are not the same examples."] = None
         if out is not None:
-            file = f"{_file_name(name)}-{seed}.html"
+            file = _file_name(name, seed, pages.values())
             audit.page(Path(out) / file)
             pages[f"{name}, seed {seed}"] = file
-    return Contest(attribute, tuple(rows), verdicts, pages, tuple(_notes(rows)))
+    if len(rows) == len(verdicts):
+        notes["One network of each kind: a difference may be one of seeds alone, so nothing is decided."] = None
+    return Contest(attribute, tuple(rows), verdicts, pages, tuple(notes))
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
-    names = {row["name"] for row in rows}
-    if len(rows) == len(names):
-        return ["One network of each kind: a difference may be one of seeds alone, so nothing is decided."]
-    return []
-
-
-def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(name).stem) or "network"
+def _file_name(name: str, seed: int, taken: Collection[str]) -> str:
+    """A file for an audit: the last part of the name, with a number where two networks share it."""
+    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(name).stem) or "network"
+    numbered = (f"{stem}{number}-{seed}.html" for number in ("", *range(2, len(taken) + 3)))
+    return next(file for file in numbered if file not in taken)

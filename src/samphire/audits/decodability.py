@@ -3,9 +3,10 @@
 **The corners.** A feature is *decodable* from a network if the upper end of its probe error's 95 % interval lies a
 tenth or more below the error of guessing, :math:`1 - 1/v` for v values. It is
 
-- **never learned** if neither the trained network nor a control (random weights, pretrained) makes it decodable;
+- **never learned** if neither the trained network nor a control (the input itself, random weights, pretrained) makes
+  it decodable;
 - **lost** if a control makes it decodable and the trained network does not, or if the trained network's interval
-  lies above that of random weights: training has made it worse than nothing;
+  lies above that of the input itself or of random weights: training has made it worse than nothing;
 - **used** or **known but unused** otherwise, by the judgment of its reliance.
 
 Probes are trained on the validation part and tested on the test part, balanced over label and attribute.
@@ -22,10 +23,12 @@ from samphire.audits.seen import Seen, crossing, some_of_each
 from samphire.probes import Probe, probes
 from samphire.progress import Progress, silent, stretch
 
-__all__ = ["RANDOM_WEIGHTS", "SHUFFLED", "Corner", "Decodability", "corner", "decodability", "probed_rows"]
+__all__ = [
+    "INPUT", "RANDOM_WEIGHTS", "SHUFFLED", "Corner", "Decodability", "corner", "decodability", "probed_rows",
+]  # fmt: skip
 
 BELOW_CHANCE = 0.9
-RANDOM_WEIGHTS, SHUFFLED = "random weights", "labels shuffled"
+INPUT, RANDOM_WEIGHTS, SHUFFLED = "the input itself", "random weights", "labels shuffled"
 Corner = Literal["used", "known but unused", "known, use undecided", "lost", "never learned", "cannot be probed"]
 
 
@@ -37,8 +40,9 @@ class Decodability:
         feature: Its name.
         values: How many it has.
         trained: In the network under audit; ``None`` if a cell has too few examples.
-        controls: By name: :data:`RANDOM_WEIGHTS`, ``"pretrained"``, and :data:`SHUFFLED`, the trained network's
-            features with the feature's values in random order, which no probe can read.
+        controls: By name: :data:`INPUT`, see :func:`samphire.audits.reading.plain_inputs`; :data:`RANDOM_WEIGHTS`;
+            ``"pretrained"``; and :data:`SHUFFLED`, the trained network's features with the feature's values in random
+            order, which no probe can read.
         problem: Why it could not be probed.
     """
 
@@ -52,6 +56,12 @@ class Decodability:
     def chance(self) -> float:
         """The error of guessing."""
         return 1 - 1 / self.values
+
+    @property
+    def untrained(self) -> tuple[str, Probe] | None:
+        """The control without any training that a probe reads best, by name."""
+        found = [(name, self.controls[name]) for name in (INPUT, RANDOM_WEIGHTS) if name in self.controls]
+        return min(found, key=lambda control: control[1].mean, default=None)
 
     def readable(self, p: Probe) -> bool:
         """Whether a probe is clearly better than guessing."""
@@ -108,11 +118,10 @@ def corner(found: Decodability, judgment: Judgment) -> Corner:
     """Where a feature lies on the map; see the module's docstring for the rule."""
     if found.trained is None:
         return "cannot be probed"
-    untrained = {name: p for name, p in found.controls.items() if name != SHUFFLED}
-    random = untrained.get(RANDOM_WEIGHTS)
     if not found.readable(found.trained):
-        return "lost" if any(found.readable(p) for p in untrained.values()) else "never learned"
-    if random is not None and found.trained.interval[0] > random.interval[1]:
+        others = (p for name, p in found.controls.items() if name != SHUFFLED)
+        return "lost" if any(map(found.readable, others)) else "never learned"
+    if found.untrained is not None and found.trained.interval[0] > found.untrained[1].interval[1]:
         return "lost"
     known: dict[Judgment, Corner] = {"relied on": "used", "not relied on": "known but unused"}
     return known.get(judgment, "known, use undecided")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from samphire.audits.decodability import RANDOM_WEIGHTS, SHUFFLED
+from samphire.audits.decodability import INPUT, RANDOM_WEIGHTS, SHUFFLED
 from samphire.audits.results import Audit
 from samphire.audits.upweighting import Upweighting
 from samphire.report.pictures import PALETTE, figure, png
@@ -14,18 +14,18 @@ from samphire.report.pictures import PALETTE, figure, png
 __all__ = ["curve", "lorenz", "map_of", "remedied"]
 
 SIZE = (5.4, 4.0)
-_CONTROLS = {RANDOM_WEIGHTS: "v", "pretrained": "^", SHUFFLED: "x"}
+_CONTROLS = {INPUT: "P", RANDOM_WEIGHTS: "v", "pretrained": "^", SHUFFLED: "x"}
 
 
 def map_of(audit: Audit) -> bytes:
     """The map: decodability upwards, reliance to the right; four named corners."""
     label = audit.label
-    features = [(label.name, label.decodability, label.reliance, label.interval)]
-    features += [(a.name, a.decodability, a.reliance.gap, a.reliance.interval) for a in audit.attributes]
+    features = [(label.name, label.corner, label.decodability, label.reliance, label.interval)]
+    features += [(a.name, a.corner, a.decodability, a.reliance.gap, a.reliance.interval) for a in audit.attributes]
     with figure(size=SIZE) as (fig, axes):
-        chance = max(d.chance for _, d, _, _ in features)
+        chance = max(d.chance for _, _, d, _, _ in features)
         top = 1.06 * chance
-        for i, (name, found, x, (low, high)) in enumerate(features):
+        for i, (name, place, found, x, (low, high)) in enumerate(features):
             color = PALETTE[i % len(PALETTE)]
             if found.trained is None or np.isnan(x):
                 continue
@@ -34,19 +34,25 @@ def map_of(audit: Audit) -> bytes:
             reach = [[max(x - low, 0)], [max(high - x, 0)]]
             axes.errorbar([x], [y], [[below], [above]], reach, fmt="o", color=color, markersize=8, capsize=3)
             axes.annotate(
-                name, (x, y), textcoords="offset points", xytext=(9, -4), color=color, weight="bold", va="top"
+                f"{name}: {place}",
+                (x, y),
+                textcoords="offset points",
+                xytext=(9, -4),
+                color=color,
+                weight="bold",
+                va="top",
             )
             for control, q in found.controls.items():
                 axes.plot([x], [q.mean], _CONTROLS.get(control, "s"), color=color, alpha=0.55, markersize=6)
         for control, marker in _CONTROLS.items():
-            if any(control in d.controls for _, d, _, _ in features):
+            if any(control in d.controls for _, _, d, _, _ in features):
                 axes.plot([], [], marker, color="#555555", alpha=0.7, label=control)
         axes.axhline(chance, color="#777777", linewidth=1, linestyle=":")
         style: Any = {"fontsize": 9, "color": "#777777", "style": "italic", "transform": axes.transAxes}
         axes.text(0.985, 0.98, "used", ha="right", va="top", **style)
         axes.text(0.015, 0.98, "known but unused", va="top", **style)
-        axes.text(0.985, 0.13, "lost, yet followed", ha="right", va="bottom", **style)
-        axes.text(0.015, 0.13, "lost or never learned", va="bottom", **style)
+        unread = "lost if a control can read it, never learned if none can"
+        axes.text(0.5, 0.13, unread, ha="center", va="bottom", **style)
         axes.set(xlabel="reliance: how much predictions follow it", ylabel="probe error (guessing: dotted)")
         left = min([-0.06] + [i[0] for *_, i in features if not np.isnan(i[0])])
         axes.set_xlim(left, 1.12)

@@ -58,8 +58,9 @@ def audit_seen(
         part = stretch(progress, i / steps, (i + 1) / steps)
         others = (controls or {}).get(name, {})
         found[name] = decodability(val, test, label, name, others, resamples=resamples, progress=part)
-    measured = [_attribute(seen, label, name, len(attributes), train, head, found[name][name]) for name in attributes]
-    main = largest_gap(measured).name
+    measured = [_attribute(seen, label, name, len(attributes), train, head, found[name]) for name in attributes]
+    largest = largest_gap(measured)
+    main = largest.name
     fixed, problem = _remedy(val, test, label, main, stretch(progress, 1 - 1 / steps, 1))
     notes = [] if head is not None else ["The logits are no linear function of the features, so nothing was erased."]
     weighed: tuple[Upweighting, ...] = ()
@@ -70,7 +71,7 @@ def audit_seen(
         weighed = (replace(one, shares={int(crossed.rows[i]): both for i, both in one.shares.items()}),)
     return Audit(
         attributes=tuple(measured),
-        label=_label(test, label, main, found[main][label]),
+        label=_label(test, label, main, largest.label),
         remedy=fixed,
         remedy_problem=problem,
         upweighting=weighed,
@@ -86,7 +87,7 @@ def _attribute(
     attributes: int,
     train: Any,
     head: Linear | None,
-    found: Decodability,
+    found: Mapping[str, Decodability],
 ) -> Attribute:
     val, test = seen["val"], seen["test"]
     crossed = {part: crossing(s.split, label, name) for part, s in (("val", val), ("test", test))}
@@ -102,8 +103,9 @@ def _attribute(
         _errors(test.predicted[crossed["test"].rows], crossed["test"], counted),
         relied,
         () if head is None else tuple(erasures(val, test, head, label, name, aligned)),
-        found,
-        corner(found, relied.judgment),
+        found[name],
+        found[label],
+        corner(found[name], relied.judgment),
         len(test) - len(crossed["test"].rows),
         *_names(crossed["test"], aligned),
     )

@@ -22,7 +22,7 @@ __all__ = ["html", "render", "write_page"]
 
 def html(audit: Audit) -> str:
     """An audit as a page: no script, no font, no image file; every text is escaped."""
-    return render("audit.html", audit=audit, verdict=audit.judged, figures=figures, tables=tables)
+    return render("audit.html", audit=audit, verdict=audit.judged, figures=figures, tables=tables, cost=words.cost)
 
 
 def render(template: str, **values: Any) -> str:

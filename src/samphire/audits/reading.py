@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from samphire.probes import features
 from samphire.probes.logistic import Linear
 from samphire.progress import Progress, named, silent, stretch
 
-__all__ = ["Reader", "control_features", "fingerprint", "inputs", "untrained"]
+__all__ = ["Reader", "control_features", "fingerprint", "inputs", "plain_inputs", "untrained"]
 
 CHUNK = 512
+GRID = 8  # cells a side over which images are averaged
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ def fingerprint(model: nn.Module, *others: Any) -> str:
     summed = hashlib.sha256(repr(others).encode())
     for name, t in model.state_dict().items():
         summed.update(name.encode())
-        summed.update(t.detach().cpu().contiguous().view(-1).numpy().tobytes() if t.numel() else b"")
+        summed.update(
+            t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+        )
     return summed.hexdigest()[:16]
 
 
@@ -111,8 +114,9 @@ def inputs(model: nn.Module, images: Any) -> Tensor:
 def untrained(model: nn.Module, images: Any, seed: int = 0) -> nn.Module:
     """The same network with fresh random weights: a control that has seen no data.
 
-    Every layer that can draws its weights anew, and BatchNorm takes its statistics from some images, or the signal
-    would vanish on the way. The model itself is left as it is.
+    Every layer that can draws its weights anew; a layer that cannot has the entries of its own parameters shuffled.
+    BatchNorm takes its statistics from some images, or the signal would vanish on the way. The model itself is left
+    as it is.
 
     Args:
         model: Any network.
@@ -126,10 +130,45 @@ def untrained(model: nn.Module, images: Any, seed: int = 0) -> nn.Module:
             reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
             if callable(reset):
                 reset()
+            else:
+                _shuffle(module.parameters(recurse=False))
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in fresh.modules()):
             refresh_batchnorm(fresh, inputs(model, images[: min(len(images), 256)]).split(64))
     control: nn.Module = fresh.eval()
     return control
+
+
+@torch.no_grad()
+def _shuffle(parameters: Iterable[nn.Parameter]) -> None:
+    for p in parameters:
+        p.copy_(p.flatten()[torch.randperm(p.numel())].view_as(p))
+
+
+def plain_inputs(images: Any, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+    """The examples themselves as features: images as the means of 8 x 8 cells, rows of numbers as they are.
+
+    What a linear probe reads here needs no network. A deep network with random weights shows less, since the signal
+    fades from layer to layer. ``None`` for inputs that are neither, such as tokens.
+
+    Args:
+        images: The examples of a part.
+        rows: Those to take.
+
+    Example:
+        >>> plain_inputs(np.full((5, 3, 16, 16), 7, np.uint8), np.array([0, 3])).shape
+        (2, 192)
+    """
+    return np.concatenate(pieces) if (pieces := list(_pieces(images, rows))) else None
+
+
+def _pieces(images: Any, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+    for start in range(0, len(rows), CHUNK):
+        x = torch.as_tensor(np.asarray(images[rows[start : start + CHUNK]]))
+        if x.ndim == 4:
+            height, width = (min(GRID, side) for side in x.shape[2:])
+            yield nn.functional.adaptive_avg_pool2d(x.float(), (height, width)).flatten(1).numpy()
+        elif x.ndim == 2 and x.is_floating_point():
+            yield x.float().numpy()
 
 
 def control_features(

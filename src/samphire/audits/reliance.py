@@ -138,6 +138,7 @@ class Erased:
         what: The attribute, the label, or ``"random direction"``.
         flipped: Share of predictions that change, equal-weight mean over cells.
         gap: The attribute's gap afterwards.
+        interval: Of the gap, 95 %; of random directions, the smallest and the largest of all draws.
         error: The equal-group error afterwards.
         worst: The worst cell's error afterwards.
     """
@@ -145,6 +146,7 @@ class Erased:
     what: str
     flipped: float
     gap: float
+    interval: Interval
     error: float
     worst: float
 
@@ -198,10 +200,13 @@ def _counted(what: str, test: Crossing, before: Any, after: Any, aligned: Alignm
     cells = test.count() > 0
     flipped = (test.count((predicted != before.argmax(1)).astype(float)) / n)[cells]
     error = (test.count((predicted != test.y).astype(float)) / n)[cells]
-    gap = reliance(test, predicted != test.y, aligned).gap
-    return Erased(what, float(flipped.mean()), gap, float(error.mean()), float(error.max()))
+    relied = reliance(test, predicted != test.y, aligned)
+    return Erased(what, float(flipped.mean()), relied.gap, relied.interval, float(error.mean()), float(error.max()))
 
 
-def _mean(results: Sequence[Erased]) -> Erased:
-    columns = zip(*((r.flipped, r.gap, r.error, r.worst) for r in results), strict=True)
-    return Erased(results[0].what, *(float(np.mean(c)) for c in columns))
+def _mean(draws: Sequence[Erased]) -> Erased:
+    flipped, gap, error, worst = (
+        float(np.mean([getattr(draw, what) for draw in draws])) for what in ("flipped", "gap", "error", "worst")
+    )
+    gaps = [draw.gap for draw in draws]
+    return Erased(draws[0].what, flipped, gap, (min(gaps), max(gaps)), error, worst)

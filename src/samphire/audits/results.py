@@ -36,6 +36,7 @@ class Attribute:
         reliance: By conflicts with the label.
         erased: Before and after erasing it, random directions and the label; empty without a linear head.
         decodability: In the network and its controls.
+        label: The label's decodability, balanced over label and this attribute.
         corner: Where it lies on the map.
         missing: Test examples for which it is not known.
         classes: The names of the label's values.
@@ -50,6 +51,7 @@ class Attribute:
     reliance: Reliance
     erased: tuple[Erased, ...]
     decodability: Decodability
+    label: Decodability
     corner: Corner
     missing: int
     classes: tuple[str, ...]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from samphire.audits.association import contrast
 from samphire.audits.decodability import Decodability
 from samphire.audits.results import Attribute, Audit
-from samphire.audits.words import between_percent, percent, points
+from samphire.audits.words import between, between_percent, percent, points
+from samphire.probes import Errors
 from samphire.report.tables import Table
+from samphire.statistics import Interval
 
 __all__ = ["averages", "cells", "cooccurrence", "erased", "predicted", "probed", "rows", "spreads", "summary"]
 
@@ -23,6 +27,7 @@ def summary(audit: Audit) -> Table:
             *_probe(label.decodability),
             percent(label.reliance),
             between_percent(label.interval),
+            sum(g.n for g in audit.main.errors.groups),
         ]
     ]
     lines += [
@@ -33,10 +38,11 @@ def summary(audit: Audit) -> Table:
             *_probe(a.decodability),
             percent(a.reliance.gap),
             between_percent(a.reliance.interval),
+            sum(a.reliance.n),
         ]
         for a in audit.attributes
     ]
-    return Table(["feature", "role", "corner", "probe error", "95 %", "reliance", "95 % "], lines, _SUMMARY)
+    return Table(["feature", "role", "corner", "probe error", "95 %", "reliance", "95 % ", "n test"], lines, _SUMMARY)
 
 
 _SUMMARY = (
@@ -109,14 +115,27 @@ def cells(a: Attribute) -> Table:
 def averages(a: Attribute) -> Table:
     """Four averages, each by its name."""
     e = a.errors
-    worst = f"{e.worst.name}, n = {e.worst.n}"
+    n = sum(g.n for g in e.groups)
+    trained = sum(g.train_n or 0 for g in e.groups)
+    equal, weighted, plain = (
+        between_percent(_interval_of_mean(e, weights))
+        for weights in (
+            [1 / len(e.groups)] * len(e.groups),
+            [(g.train_n or 0) / trained for g in e.groups],
+            [g.n / n for g in e.groups],
+        )
+    )
     lines = [
-        ["worst-group", percent(e.worst.error), worst],
-        ["equal-group", percent(e.equal_group), "every group counts the same"],
-        ["train-weighted", percent(e.train_weighted), "groups count as often as in training"],
-        ["plain", percent(e.plain), "every test example counts the same"],
+        ["worst-group", percent(e.worst.error), between_percent(e.worst.interval), e.worst.n, e.worst.name],
+        ["equal-group", percent(e.equal_group), equal, n, "every group counts the same"],
+        ["train-weighted", percent(e.train_weighted), weighted, n, "groups count as often as in training"],
+        ["plain", percent(e.plain), plain, n, "every test example counts the same"],
     ]
-    return Table(["average", "error", "what it is"], lines, "Four averages of the same errors.")
+    return Table(["average", "error", "95 %", "n test", "what it is"], lines, "Four averages of the same errors.")
+
+
+def _interval_of_mean(e: Errors, weights: Sequence[float]) -> Interval:
+    return contrast([round(g.error * g.n) for g in e.groups], [g.n for g in e.groups], weights)[1]
 
 
 def cooccurrence(a: Attribute) -> Table:
@@ -131,9 +150,13 @@ def cooccurrence(a: Attribute) -> Table:
 def erased(a: Attribute) -> Table:
     """Predictions before and after erasure."""
     return Table(
-        ["erased", "predictions changed", "gap", "equal-group error", "worst-group error"],
-        [[e.what, percent(e.flipped), points(e.gap), percent(e.error), percent(e.worst)] for e in a.erased],
-        "Means over groups, test part; random directions: mean of ten draws.",
+        ["erased", "predictions changed", "gap", "95 %", "equal-group error", "worst-group error"],
+        [
+            [e.what, percent(e.flipped), points(e.gap), between(e.interval), percent(e.error), percent(e.worst)]
+            for e in a.erased
+        ],
+        f"Means over groups, {sum(g.n for g in a.errors.groups)} test examples; random direction: mean of ten draws, "
+        "with the smallest and the largest gap.",
     )
 
 

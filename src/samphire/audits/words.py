@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from samphire.audits.reliance import MARGIN, Reliance
+from samphire.audits.reliance import MARGIN, RANDOM, Reliance
 from samphire.audits.results import Attribute, Audit
 from samphire.statistics import Interval
 
 NEAR_ZERO = 0.02  # an error so small that training need not lower it
 
-__all__ = ["Verdict", "between", "listed", "percent", "points", "verdict_of"]
+__all__ = ["Verdict", "between", "cost", "listed", "percent", "points", "verdict_of"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def verdict_of(audit: Audit) -> Verdict:
             "clear",
             f"No shortcut found: predictions of {audit.label.name} do not lean on {names}{marked}.",
         )
-    sentences = [_cost(audit, a) for a in leaning or audit.attributes if not math.isnan(a.reliance.gap)]
+    sentences = [cost(audit, a) for a in leaning or audit.attributes if not math.isnan(a.reliance.gap)]
     sentences += [_erasure(a) for a in leaning if a.erased]
     if leaning:
         sentences += [f"{_judged(a)}." for a in by["cannot be judged"] + by["undecided"]]
@@ -74,7 +74,8 @@ def _judged(a: Attribute) -> str:
     )
 
 
-def _cost(audit: Audit, a: Attribute) -> str:
+def cost(audit: Audit, a: Attribute) -> str:
+    """What leaning on an attribute costs: the errors where it misleads and where it helps, in a sentence."""
     r = a.reliance
     agree, conflict = r.n
     where = _disagree(r, audit.label.name, a.name)
@@ -87,14 +88,15 @@ def _cost(audit: Audit, a: Attribute) -> str:
 def _disagree(r: Reliance, label: str, attribute: str) -> tuple[str, str]:
     if r.source == "training":
         return f"{attribute} and {label} disagree", "they agree"
-    return f"{attribute} speaks against the {label} it makes the model favor", "it speaks for it"
+    return f"{attribute} pulls the model away from the right {label}", "it pulls towards it"
 
 
 def _erasure(a: Attribute) -> str:
     _, removed, random, _ = a.erased
     return (
-        f"Erasing {a.name} from the last layer's input takes the gap to {points(removed.gap)}, erasing a random "
-        f"direction to {points(random.gap)}."
+        f"Erasing {a.name} from the last layer's input takes the gap to {points(removed.gap)} "
+        f"(95 %: {between(removed.interval)}), erasing a random direction to {points(random.gap)} "
+        f"({between(random.interval)} in {RANDOM} draws)."
     )
 
 
@@ -103,18 +105,19 @@ def _real_feature(audit: Audit) -> str:
     if found.trained is None:
         return f"Whether {label.name} itself can be read off the network could not be probed: {found.problem}"
     p = found.trained
-    error = f"a linear probe on balanced examples errs on {percent(p.mean)} ({between_percent(p.interval)})"
+    sure = f"95 %: {between_percent(p.interval)}; n = {sum(g.n for g in p.groups)}"
+    error = f"a linear probe on balanced examples errs on {percent(p.mean)} ({sure})"
     if label.corner == "never learned":
         return f"The real feature is not there: {error}, no better than guessing."
+    name, untrained = found.untrained or ("", None)
     if label.corner == "lost":
-        random = found.controls.get("random weights")
-        than = f", a network with random weights on {percent(random.mean)}" if random else ""
+        than = f", of {name} on {percent(untrained.mean)}" if untrained else ""
         return f"The real feature is lost: {error}{than}."
-    random = found.controls.get("random weights")
-    if random is not None and p.interval[1] >= random.interval[0] and p.mean > NEAR_ZERO:
+    if untrained is not None and p.interval[1] >= untrained.interval[0] and p.mean > NEAR_ZERO:
         return (
-            f"The real feature is there to be used: {error}. But a network with random weights does no worse "
-            f"({percent(random.mean)}): training has added nothing to it, and another rule may (samphire compare)."
+            f"The real feature is there to be used: {error}. But a probe of {name} is not decidedly "
+            f"worse ({percent(untrained.mean)}): training may have added nothing to it; try another rule "
+            "(samphire compare)."
         )
     return f"The real feature is there to be used: {error}."
 
@@ -140,7 +143,8 @@ def _what_to_do(audit: Audit, level: str) -> str:
     return (
         f"What to do: retrain the last layer on examples balanced over {audit.label.name} and "
         f"{audit.remedy.attribute} (--fix). The worst group's error, now {percent(before.error)} "
-        f"({before.name}), is expected to be {percent(after.expected)} (95 %: {between_percent(after.interval)})."
+        f"({before.name}, n = {before.n}), is expected to be {percent(after.expected)} "
+        f"(95 %: {between_percent(after.interval)})."
     )
 
 

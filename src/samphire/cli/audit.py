@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from samphire.audits.remedy import fixed_weights
 from samphire.cli.options import AsJson, Cache, Features, Image, Label, Split
 from samphire.cli.own import own_data
 from samphire.cli.progress import bar
-from samphire.train.trained import load_weights
+from samphire.train.trained import load_weights, scale_file
 
 Source = Annotated[
     str, typer.Argument(metavar="DATA", help="Your own folder, table or .npz file, or a built-in set.")
@@ -54,6 +55,10 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say what a model leans on, what that costs and what to do: one page. Goes on where it was stopped."""
+    if fix is not None and model is None:
+        raise ValueError(
+            f"--fix cannot write {fix}: features and logits have no weights; name the model with --model."
+        )
     opened = opened_data(source, label=label, features=features, image=image, split=split, root=root)
     classes = next(iter(opened.parts.values())).n_classes
     network = None if model is None else loaded(model, classes, weights)
@@ -76,9 +81,10 @@ def audit(
             progress=progress,
         )
     page = result.page(out / "index.html")
-    if fix is not None:
+    if fix is not None and network is not None:
         _fix(result, network, fix)
-    _show(result, page, as_json)
+    says = {"verdict": result.verdict, "level": result.judged.level, "page": str(page)}
+    show(says, result.table(), result.rows(), as_json)
 
 
 def opened_data(source: str, *, root: Path, label: str | None, features: str | None, **columns: Any) -> data.Opened:
@@ -106,22 +112,24 @@ def _named(given: str) -> tuple[str, str]:
     return group, name
 
 
-def _fix(result: Audit, network: nn.Module | None, file: Path) -> None:
-    if network is None or result.remedy is None:
-        reason = result.remedy_problem or "features and logits have no weights; give the model."
-        raise ValueError(f"--fix cannot write {file}: {reason}")
+def _fix(result: Audit, network: nn.Module, file: Path) -> None:
+    if result.remedy is None:
+        raise ValueError(f"--fix cannot write {file}: {result.remedy_problem}")
     buffer = io.BytesIO()
     torch.save(fixed_weights(network, result.remedy.head), buffer)
     records.write_atomic(file, buffer.getvalue())
+    scale: Any = getattr(network, "normalize", None)
+    if isinstance(scale, models.Normalize):
+        records.write_atomic(scale_file(file), json.dumps({"mean": scale.mean, "std": scale.std}).encode())
 
 
-def _show(result: Audit, page: Path, as_json: bool) -> None:
+def show(says: Mapping[str, str], table: report.Table, rows: Iterable[records.Row], as_json: bool) -> None:
+    """The verdict, the numbers behind it, and where the page is."""
     if as_json:
-        print(json.dumps({"verdict": result.verdict, "level": result.judged.level, "page": str(page)}))
-        for row in result.rows():
+        for row in (says, *rows):
             print(json.dumps(report.strict(row)))
         return
     console = Console()
-    console.print(result.verdict, highlight=False, markup=False)
-    console.print(report.rich_table(result.table()))
-    print(page)
+    console.print(says["verdict"], highlight=False, markup=False)
+    console.print(report.rich_table(table))
+    print(says["page"])

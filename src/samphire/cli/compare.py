@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from samphire import report
 from samphire.audits import audit
 from samphire.audits.audit import is_built_in
-from samphire.audits.compare import Contest, contest
-from samphire.cli.audit import Network, Out, Side, Source, loaded, opened_data
+from samphire.audits.compare import contest
+from samphire.cli.audit import Network, Out, Side, Source, loaded, opened_data, show
 from samphire.cli.options import AsJson, Cache, Features, Image, Label, Split
 from samphire.cli.progress import bar
 from samphire.train import fit, load_network, parse
@@ -58,7 +55,8 @@ def compare(
             folder=out, cache=cache, progress=progress,
         )  # fmt: skip
         result = contest(networks, examine, out)
-    _show(result, result.page(out / "index.html"), as_json)
+    page = result.page(out / "index.html")
+    show({"verdict": result.verdict, "page": str(page)}, result.table(), result.rows, as_json)
 
 
 def _checkpoints(opened: Any, model: str | None, files: list[Path]) -> Networks:
@@ -87,15 +85,3 @@ def _trained(
         for rule in (r.strip() for r in rules.split(","))
         for seed in (s.strip() for s in seeds.split(","))
     }
-
-
-def _show(result: Contest, page: Path, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"verdict": result.verdict, "page": str(page)}))
-        for row in result.rows:
-            print(json.dumps(report.strict(row)))
-        return
-    console = Console()
-    console.print(result.verdict, highlight=False, markup=False)
-    console.print(report.rich_table(result.table()))
-    print(page)

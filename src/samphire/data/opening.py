@@ -20,7 +20,7 @@ from samphire.data.duplicates import shared_between
 from samphire.data.fingerprints import fingerprint
 from samphire.data.folders import read_folder
 from samphire.data.memory import read_memory
-from samphire.data.rows import PART_OF, PARTS, Rows, guessed
+from samphire.data.rows import PART_OF, PARTS, Rows, guessed, split_column
 from samphire.data.split import Split
 from samphire.progress import Progress, silent
 
@@ -147,14 +147,15 @@ def _interpreted(
             "name it with --label (in Python label=...)."
         )
     others = [column for column in rows.columns if column != label_column]
-    split_column, split_note = guessed("split", split or rows.roles.get("split"), others, rows.source)
-    others = [column for column in others if column != split_column]
-    notes = [*rows.notes, label_note, split_note if split_column not in rows.roles.values() else ""]
+    others_by_name = {column: rows.columns[column] for column in others}
+    part_column, split_note = split_column(split or rows.roles.get("split"), others_by_name, rows.source)
+    others = [column for column in others if column != part_column]
+    notes = [*rows.notes, label_note, split_note]
     coded, values, feature_notes = _features(rows, label_column, others, features)
     classes = values[label_column]
     whole = Split(rows.images, coded[label_column], coded, classes=classes, values=values)
     group = np.unique(np.stack(list(coded.values())), axis=1, return_inverse=True)[1].ravel()
-    parts, split_notes = _parts(rows, split_column, group, seed)
+    parts, split_notes = _parts(rows, part_column, group, seed)
     shown = ", ".join(classes[:10]) + (f" and {len(classes) - 10} more" if len(classes) > 10 else "")
     notes += [f"The classes of {label_column} are {shown}.", *feature_notes, *split_notes]
     splits = {part: _renumbered(whole.subset(np.flatnonzero(parts == part))) for part in PARTS if part in set(parts)}
@@ -255,7 +256,8 @@ def _completed(parts: NDArray[Any], group: NDArray[Any], seed: int) -> tuple[NDA
         test = chosen(group, everything, HELD, f"own test:{seed}", least=1)
         val = chosen(group, ~test, HELD / (1 - HELD), f"own val:{seed}", least=1)
         parts = np.where(test, "test", np.where(val, "val", "train")).astype(object)
-        return parts, [f"There is no split: a fifth is test and a fifth val, {how}."]
+        seen = "A network that was trained on some of these examples already seems better on them than it is."
+        return parts, [f"There is no split: a fifth is test and a fifth val, {how}.", seen]
     if given == {"train", "test"}:
         val = chosen(group, parts == "train", HELD, f"own val:{seed}", least=1)
         return np.where(val, "val", parts), [f"There is no val part: a fifth of train is val, {how}."]

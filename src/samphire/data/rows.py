@@ -28,7 +28,7 @@ USUAL = {
 }  # fmt: skip
 """Names of columns, without spelling, that are taken for what they say; the first that exists counts."""
 
-__all__ = ["PARTS", "PART_OF", "Rows", "guessed", "image_column", "joined"]
+__all__ = ["PARTS", "PART_OF", "Rows", "guessed", "image_column", "joined", "split_column"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,21 @@ def guessed(role: str, given: str | None, columns: Iterable[str], source: str) -
     by_name = {same_name(name): name for name in reversed(columns)}
     name = next((by_name[usual] for usual in USUAL[role] if usual in by_name), None)
     return name, "" if name is None else f"{source}: column {name} is taken for the {role}."
+
+
+def split_column(given: str | None, columns: Mapping[str, Sequence[Any]], source: str) -> tuple[str | None, str]:
+    """The column with the part: as given, by its usual name, or one whose words are all names of parts.
+
+    Example:
+        >>> split_column(None, {"bird": ["a", "b"], "fold2": ["train", "test"]}, "birds.csv")
+        ('fold2', 'birds.csv: column fold2 is taken for the split, since its values are train, test.')
+    """
+    name, note = guessed("split", given, columns, source)
+    for other in columns if name is None else ():
+        words = dict.fromkeys(columns[other])
+        if len(words) > 1 and all(isinstance(w, str) and w.casefold() in PART_OF and w.isalpha() for w in words):
+            return other, f"{source}: column {other} is taken for the split, since its values are {', '.join(words)}."
+    return name, note
 
 
 def image_column(given: str | None, columns: Mapping[str, Sequence[Any]], source: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from samphire.data.files import check_regular
 
+LOOKED_FOR = 16  # images, to find the folder that has them
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
 __all__ = ["ENDINGS", "Table", "present", "read_rows", "read_table"]
@@ -138,19 +139,21 @@ def present(table: Table, names: Sequence[Any], folders: Sequence[Path]) -> tupl
     Args:
         table: For messages.
         names: Of the images, one for each row.
-        folders: Where they may be; the first that has the first image is used.
+        folders: Where they may be; the one that has most of some images is used, the first of several.
     """
     for row, name in enumerate(names):
         if not isinstance(name, str) or not name or "\0" in name:
             raise ValueError(f"{table.line(row)} names no image, but {name!r}.")
-    folder = next((f for f in folders if (f / names[0]).exists()), folders[0])
+    some = names[:: -(-len(names) // LOOKED_FOR)]
+    folder = max(folders, key=lambda f: sum((f / name).exists() for name in some)) if len(folders) > 1 else folders[0]
     parents = [os.path.split(name) for name in names]
     inside = {parent: _listing(folder, parent) for parent in {parent for parent, _ in parents}}
     missing = [row for row, (parent, base) in enumerate(parents) if base not in inside[parent]]
     if missing:
+        others = f", and {len(missing) - 1} of {len(names)} others are missing too" if len(missing) > 1 else ""
         raise FileNotFoundError(
-            f"{table.line(missing[0])} lists {names[missing[0]]}, which is not in {folder}, "
-            f"and {len(missing) - 1} others are missing too; unpack the images there."
+            f"{table.line(missing[0])} lists {names[missing[0]]}, which is not in {folder}{others}; "
+            "put the images there."
         )
     return folder, [os.path.join(folder, name) for name in names]
 

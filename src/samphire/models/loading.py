@@ -143,9 +143,10 @@ def _imported(package: str, spec: str) -> Any:
     except Exception as error:
         if package not in PACKAGES or isinstance(error, ValueError):
             raise
-        raise ValueError(  # for instance torchvision's wheel for CUDA beside a PyTorch without it
-            f"{spec} needs {package}, which is installed but fails on import ({first_line(error)}); "
-            "install the build made for this PyTorch."
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+        way = f"pip install {lacks}" if lacks else "install the build made for this PyTorch"  # CUDA's wheel, often
+        raise ValueError(
+            f"{spec} needs {package}, which is installed but fails on import ({first_line(error)}); {way}."
         ) from error
 
 

@@ -17,7 +17,7 @@ from samphire.records import Row
 from samphire.records.files import parsed
 from samphire.train.configs import Config
 
-__all__ = ["TrainedRun", "load_network", "load_weights"]
+__all__ = ["TrainedRun", "load_network", "load_weights", "scale_file"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ def load_network(folder: str | os.PathLike[str], weights: str = "model.pt") -> n
 
 
 def load_weights(spec: str, classes: int, weights: Path) -> nn.Module:
-    """A network with all weights of a file and, where ``input.json`` lies beside it, its scale of inputs.
+    """A network with all weights of a file and, where one lies beside it, the file with its scale of inputs.
+
+    For ``fixed.pt`` that is ``fixed.input.json``, or ``input.json`` in the folder of a run.
 
     Args:
         spec: The network's name, see :func:`samphire.models.load`.
@@ -65,11 +67,16 @@ def load_weights(spec: str, classes: int, weights: Path) -> nn.Module:
     """
     net: Any = models.load(spec, classes)
     net.note = fill(net, read(weights), classes, spec, weights.name, other_classes=False)
-    beside = weights.with_name("input.json")
-    if beside.exists():
+    beside = next((p for p in (scale_file(weights), weights.with_name("input.json")) if p.exists()), None)
+    if beside is not None:
         scale = _parsed(beside, "mean", "std")
         net.normalize = Normalize(tuple(scale["mean"]), tuple(scale["std"]))
     return net
+
+
+def scale_file(weights: Path) -> Path:
+    """Where the scale of inputs lies that belongs to a file of weights outside of a run's folder."""
+    return weights.with_suffix(".input.json")
 
 
 _KINDS: dict[str, Callable[[Any], bool]] = {
