@@ -20,7 +20,7 @@ test: $(READY)
 	$(BIN)/pytest
 
 bench: $(READY)
-	for one in step batched rules probes images hessian llm; do $(BIN)/python benchmarks/$$one.py || exit 1; done
+	for one in step batched rules probes images hessian llm comparison; do $(BIN)/python benchmarks/$$one.py || exit 1; done
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
