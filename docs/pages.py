@@ -150,16 +150,22 @@ def rule_pages() -> Iterator[tuple[str, str | bytes]]:
         yield (
             f"rules/{name}.md",
             f"{first}\n\n**Use it when** {use}\n\n**Not when** {avoid}\n\n{cost}; it perturbs {known.perturbs}.\n\n"
-            f"{_example(optim.RULES[name])}{formula}{rest}\n\n{picture}\n\n{LANDSCAPE}\n",
+            f"```pycon\n{example(name)}```{formula}{rest}\n\n{picture}\n\n{LANDSCAPE}\n",
         )
         yield f"rules/{name}.png", report.png(rules_gallery.picture([name]))
 
 
-def _example(thing: Any) -> str:
-    """The example of a docstring, as typed."""
-    examples = doctest.DocTestParser().get_examples(inspect.getdoc(thing) or "")
-    lines = (f">>> {'... '.join(e.source.splitlines(keepends=True))}{e.want}" for e in examples)
-    return f"```pycon\n{''.join(lines)}```"
+def example(name: str) -> str:
+    """The example of a rule's docstring as it is typed, with the imports that it needs."""
+    from samphire import optim
+
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(optim.RULES[name]) or "")
+    lines = [f">>> {'... '.join(e.source.splitlines(keepends=True))}{e.want}" for e in examples]
+    words = set(re.findall(r"\w+", "".join(e.source for e in examples)))
+    start = [">>> import torch\n"] if "torch" in words else []
+    start += [">>> from torch import nn\n"] if "nn" in words else []
+    start += [f">>> from samphire.optim import {', '.join(sorted(words & {*optim.__all__}))}\n"]
+    return "".join(start + lines)
 
 
 def gallery_pages() -> Iterator[tuple[str, str]]:
@@ -185,8 +191,8 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
 
 def _pictures(folder: Path | None, name: str) -> list[str]:
     found = folder.glob(f"{name}*.png") if folder else ()
-    own = sorted(path for path in found if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.stem))
-    return [f"../results/{path.parent.name}/{path.name}" for path in own]
+    own = [path for path in found if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.stem)]
+    return [f"../results/{path.parent.name}/{path.name}" for path in sorted(own, key=lambda path: len(path.stem))]
 
 
 def _card(experiment: Any, claims: list[dict[str, Any]], pictures: list[str]) -> str:
