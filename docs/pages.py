@@ -143,10 +143,6 @@ def rule_pages() -> Iterator[tuple[str, str | bytes]]:
         use, avoid = advice[name]
         cost = f"**Cost** {known.passes:.3g} passes a step, {known.memory:.3g} copies of the parameters kept"
         picture = f"![{name} on a landscape of two weights, beside SGD]({name}.png)"
-        caption = (
-            "From two starts on the landscape of [all rules](../rules.md), beside SGD. The dashed curve has the "
-        )
-        caption += "minima, flat in the middle; the number is the sharpness where a run ends, mean of both."
         yield (
             f"rules/{name}.md",
             f"{first}\n\n**Use it when** {use}\n\n**Not when** {avoid}\n\n{cost}; it perturbs {known.perturbs}.\n\n"
@@ -179,7 +175,7 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
     groups: dict[str, list[str]] = {TOY: [], IMAGES: [], REVIEW: [], NOT_RUN: []}
     for name, experiment in EXPERIMENTS.items():
         folder, claims = stored.get(name, (None, []))
-        pictures = _pictures(folder, name)
+        pictures = _stored(folder, name, "png")
         kind = REVIEW if experiment.source == "the review" else IMAGES if experiment.data else TOY
         groups[kind if folder else NOT_RUN].append(_card(experiment, claims, pictures))
         yield f"gallery/{name}.md", "\n".join(_figure(folder, experiment, claims, pictures))
@@ -189,8 +185,9 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
     yield "gallery/index.md", "\n".join(index)
 
 
-def _pictures(folder: Path | None, name: str) -> list[str]:
-    found = folder.glob(f"{name}*.png") if folder else ()
+def _stored(folder: Path | None, name: str, ending: str) -> list[str]:
+    """The files of a figure, as ``fig1.png`` and ``fig1-2.png``, where its page finds them."""
+    found = folder.glob(f"{name}*.{ending}") if folder else ()
     own = [path for path in found if re.fullmatch(rf"{re.escape(name)}(-\d+)?", path.stem)]
     return [f"../results/{path.parent.name}/{path.name}" for path in sorted(own, key=lambda path: len(path.stem))]
 
@@ -233,8 +230,8 @@ def _figure(folder: Path | None, experiment: Any, claims: list[dict[str, Any]], 
     if experiment.notes:
         yield from (f"Where we differ from {experiment.source}:", "", *(f"- {note}" for note in experiment.notes), "")
     if folder:
-        tables = sorted(path.name for path in folder.glob(f"{experiment.name}*.csv"))
-        links = ", ".join(f"[{name}](../results/{folder.name}/{name})" for name in tables)
+        tables = _stored(folder, experiment.name, "csv")
+        links = ", ".join(f"[{Path(table).name}]({table})" for table in tables)
         yield from (f"Numbers: {links}; rows of every run in `results/{folder.name}`.", "")
     source = (ROOT / "src" / f"{module}.py").read_text()
     yield from (f'??? example "Code: src/{module}.py"', "    ```python", indent(source.rstrip(), "    "), "    ```")
