@@ -31,8 +31,9 @@ class Explorer:
 
     def open(self, width: int = 1440, *, dark: bool = False, **settings: Any) -> Explorer:
         """Load it and wait until it is at the epoch that the settings name."""
+        settings = {"epoch": 0, **settings}  # without any it would run at once
         self.browser.open(f"{(FOLDER / 'index.html').as_uri()}#{urlencode(settings)}", width, dark=dark)
-        self.rest(settings.get("epoch", 0))
+        self.rest(settings["epoch"])
         return self
 
     def until(self, condition: str) -> None:

@@ -12,9 +12,9 @@ def test_lines_come_now_and_then_with_the_time_left(capsys):
     for now in (0.0, 5.0, 19.9, 20.0, 39.0, 60.0):
         tell("training", int(now), 100)
     assert capsys.readouterr().err.splitlines() == [
-        "training: 0 of 100, time left: not known yet",
-        "training: 20 of 100, time left: 1 min 20 s",  # a unit a second
-        "training: 60 of 100, time left: 40 s",
+        "training: 0% done, time left: not known yet",
+        "training: 20% done, time left: 1 min 20 s",  # a unit a second
+        "training: 60% done, time left: 40 s",
     ]
 
 
@@ -29,7 +29,7 @@ def test_work_that_follows_has_a_time_of_its_own(capsys, total):
     tell("training", 20, total)
     *_, first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("not known yet")
-    assert second == f"training: 20 of {total}, time left: {'2 min 40 s' if total == 100 else '1 min 00 s'}"
+    assert second == f"training: {2000 // total}% done, time left: {'2 min 40 s' if total == 100 else '1 min 00 s'}"
 
 
 def test_without_a_terminal_there_are_lines(capsys):
@@ -37,7 +37,7 @@ def test_without_a_terminal_there_are_lines(capsys):
         tell("decoding", 1, 3)
         tell("decoding", 2, 3)
     printed = capsys.readouterr()
-    assert printed.err == "decoding: 1 of 3, time left: not known yet\n"
+    assert printed.err == "decoding: 33% done, time left: not known yet\n"
     assert not printed.out
 
 

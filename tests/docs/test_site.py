@@ -1,5 +1,6 @@
 """The documentation site builds without a warning, has a page for everything there is, and reads well in a browser."""
 
+import doctest
 import importlib.util
 import re
 import subprocess
@@ -39,28 +40,56 @@ def site(tmp_path_factory):
 
 def test_every_rule_figure_and_package_has_its_page(site):
     assert {path.stem for path in (site / "rules").glob("*.html")} == set(optim.RULES)
-    gallery = {path.stem for path in (site / "gallery").glob("*.html")} - {"index"}
-    assert gallery <= set(EXPERIMENTS)
-    assert {"fig1", "fig2", "table1", "review-fig1", "scoreboard"} <= gallery
+    assert {path.stem for path in (site / "gallery").glob("*.html")} == {"index", *EXPERIMENTS}
     assert (site / "api" / "samphire.optim.html").exists()
     assert (site / "explorer" / "index.html").read_bytes() == (DOCS / "explorer" / "index.html").read_bytes()
 
 
-def test_every_public_name_is_in_the_api(site):
-    page = (site / "api" / "samphire.optim.html").read_text()
-    assert not [
-        name for name in optim.__all__ if callable(getattr(optim, name)) and f'id="samphire.optim.{name}"' not in page
-    ]
+@pytest.mark.parametrize("package", ["optim", "audits", "probes", "landscape", "integrations.transformers"])
+def test_every_public_name_is_in_the_api(site, package):
+    module = importlib.import_module(f"samphire.{package}")
+    page = (site / "api" / f"{module.__name__}.html").read_text()
+    names = [name for name in module.__all__ if callable(getattr(module, name))]
+    assert names
+    assert not [name for name in names if f'id="{module.__name__}.{name}"' not in page]
 
 
 @pytest.mark.parametrize("name", optim.RULES)
 def test_a_rules_page_has_advice_cost_formula_and_picture(site, name):
     page = (site / "rules" / f"{name}.html").read_text()
-    for part in ("Use it when", "Not when", "passes a step", f'src="{name}.png"'):
+    for part in ("Use it when", "Not when", "passes a step", f'src="{name}.png"', ">&gt;&gt;&gt; <"):
         assert part in page
     assert ("<math" in page) == (
         "```math" in (DOCS / "rules.md").read_text().split(f"\n## {name}\n")[1].split("\n## ")[0]
     )
+
+
+@pytest.mark.parametrize("name", optim.RULES)
+def test_a_rules_example_runs_as_it_is_typed(pages, name):
+    test = doctest.DocTestParser().get_doctest(pages.example(name), {}, name, None, 0)
+    assert test.examples
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
+
+
+def test_the_embedded_explorer_shows_both_networks(browser, site):
+    browser.open(site / "concepts" / "features.html")
+    browser.driver.switch_to.frame(browser.driver.find_element("tag name", "iframe"))
+    browser.wait(
+        "const done = arguments[0], look = () => document.body.dataset.epoch === '0' ? done() : setTimeout(look, 30); look()"
+    )
+    assert browser.run("return document.getElementById('left-hard-error').textContent").endswith("%")
+    browser.driver.switch_to.default_content()
+
+
+def test_search_finds_a_rule_from_a_file(browser, site):
+    browser.open(site / "index.html")
+    box = browser.driver.find_element("css selector", "input.md-search__input")
+    box.click()
+    box.send_keys("looksam")
+    found = "document.querySelectorAll('.md-search-result__link').length"
+    browser.wait(f"const done = arguments[0], look = () => {found} ? done() : setTimeout(look, 30); look()")
+    links = "return [...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
+    assert any("rules/looksam.html" in link for link in browser.run(links))
 
 
 def test_no_markup_is_left_over(site):

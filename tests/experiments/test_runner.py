@@ -1,7 +1,10 @@
 """Every experiment at its tiny scale, resuming, sharing runs, and bad input."""
 
+import contextlib
 import json
 import lzma
+import os
+import pty
 import re
 import shutil
 import signal
@@ -252,6 +255,38 @@ def test_the_command_prints_a_line_a_figure_and_what_to_do_next(tmp_path):
     assert "fully predictive" in result.stdout
     result = CliRunner().invoke(cli.app, ["reproduce", "fig2", "--scale", "tiny", "--out", str(tmp_path), "--json"])
     assert '"figure": "fig2"' in result.stdout
+
+
+@pytest.mark.parametrize("more", [[], ["-v"]], ids=["a line a figure", "every claim"])
+def test_on_a_terminal_what_is_printed_stands_above_the_bar(tmp_path, more):
+    command = [
+        sys.executable,
+        "-m",
+        "samphire",
+        "reproduce",
+        "fig1",
+        "--scale",
+        "tiny",
+        "--out",
+        str(tmp_path),
+        *more,
+    ]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"}) as process:
+        os.close(theirs)
+        written = b""
+        with contextlib.suppress(OSError):  # Linux says so when the other end is closed
+            while part := os.read(ours, 4096):
+                written += part
+    os.close(ours)
+    assert process.returncode == 0, written
+    lines = [
+        re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line.rpartition("\r")[2]) for line in written.decode().split("\r\n")
+    ]
+    assert any("━" in line and "left:" in line for line in lines)  # the bar
+    printed = [line for line in lines if "○ 3" in line or "Figure 1" in line]
+    assert printed
+    assert all(line.startswith("fig1") and "left:" not in line for line in printed)
 
 
 def test_a_sweep_without_runs_is_refused(monkeypatch, tmp_path):

@@ -315,13 +315,14 @@ def test_a_card_counts_its_claims_and_shows_the_number_that_matters():
     assert result().main is None
 
 
-STORY = Story("Why?", "Because.", [("fig2", 1, "Look here."), ("fig9", 0, "Not there.")])
+STORY = Story("Why?", "Because.", [("fig2", 1, "Look here."), ("fig9", 0, "Not there.")], setting="We looked.")
 
 
 def test_the_story_comes_first_with_the_pictures_that_are_there():
     page = report.page([full()], story=STORY)
     order = [
-        page.index(part) for part in ("Why?", "Because.", "<nav", "<img", "Look here.", "<article", "All claims")
+        page.index(part)
+        for part in ("Why?", "We looked.", "Because.", "<nav", "<img", "Look here.", "<article", "All claims")
     ]
     assert order == sorted(order)
     assert "Not there." not in page

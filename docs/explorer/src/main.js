@@ -15,6 +15,7 @@ const worker = new Worker(URL.createObjectURL(new Blob([$("#worker").textContent
 const views = new Views(document, new Reference(JSON.parse($("#reference").textContent)));
 
 let { settings, epoch: asked } = fromHash(location.hash);
+const unasked = !location.hash && !matchMedia("(prefers-reduced-motion: reduce)").matches; // show what it can do
 let frame = null, next = null; // shown, and received but not shown
 let playing = false, id = 0, waiting = null;
 
@@ -297,4 +298,4 @@ buildControls();
 $("#controls").open = wide();
 showSettings();
 listen();
-restart({ until: asked });
+restart({ play: unasked, until: asked });

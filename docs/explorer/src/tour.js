@@ -14,8 +14,8 @@ export const TOUR = [
     answer: 1,
     why: "SGD takes the easy feature first. As soon as that separates the examples, the loss is almost zero, " +
       "and so is the gradient: nothing is left to drive the spiral. The test error stays below 1 % and shows " +
-      "nothing of this; the probe error of the hard feature, about 24 %, does. This is called simplicity " +
-      "bias.",
+      "nothing of this. The hard error does: asked by itself, the spiral feature gets the label wrong for about " +
+      "24 % of the test examples (its probe error). This is called simplicity bias.",
   },
   {
     title: "One changed step",

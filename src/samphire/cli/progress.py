@@ -74,4 +74,4 @@ class Lines:
         self._printed = now
         fresh = done - self._before
         left = duration((now - self._start) * (total - done) / fresh) if fresh else "not known yet"
-        print(f"{what}: {done} of {total}, time left: {left}", file=sys.stderr, flush=True)
+        print(f"{what}: {done / max(total, 1):.0%} done, time left: {left}", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -62,9 +62,8 @@ def _show_line(result: report.Result) -> None:
     if result.main:
         line.append(f" {result.main.ours.partition(';')[0]}")
         line.append(f"  {result.main.text}", "dim")
-    console = Console()
-    if console.is_terminal:
-        console.print(line, no_wrap=True, overflow="ellipsis")
+    if sys.stdout.isatty():
+        _print(line, no_wrap=True, overflow="ellipsis")
     else:
         print(line.plain, flush=True)
 
@@ -73,7 +72,15 @@ def _show_claims(result: report.Result) -> None:
     table = Table("claim", "ours", "paper", "verdict", title=f"{result.name}: {result.title}", title_justify="left")
     for claim in result.claims:
         table.add_row(*map(Text, (claim.text, claim.ours, claim.paper, claim.verdict)))
-    Console().print(table)
+    _print(table)
+
+
+def _print(shown: Text | Table, **how: Any) -> None:
+    """By print, which a bar on the same terminal keeps above itself; a console would write into the bar's line."""
+    console = Console()
+    with console.capture() as captured:
+        console.print(shown, **how)
+    print(captured.get(), end="", flush=True)
 
 
 def _ending(page: Path) -> str:

@@ -109,6 +109,7 @@ class Story:
         answer: One sentence.
         pictures: The figures that show it: the name of a result, which of its pictures, and what to look at.
         links: Files beside the page to go on with, and what they are.
+        setting: What was done to find out, for readers who know nothing of it.
 
     Example:
         >>> Story("Does it help?", "Yes.", [("fig2", 0, "It falls.")]).pictures
@@ -119,6 +120,7 @@ class Story:
     answer: str
     pictures: Sequence[tuple[str, int, str]] = ()
     links: Mapping[str, str] = field(default_factory=dict)
+    setting: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pictures", tuple(self.pictures))

@@ -56,6 +56,21 @@ def test_it_loads_nothing(explorer):  # noqa: F811
     assert page.browser.wait("const done = arguments[0]; fetch('https://example.org').then(() => done('loaded'), () => done('refused'))") == "refused"  # fmt: skip
 
 
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_opened_as_it_is_it_runs_at_once_unless_the_reader_wants_no_motion(explorer, motion):  # noqa: F811
+    browser = explorer.browser
+    browser.open("about:blank")
+    features = [{"name": "prefers-reduced-motion", "value": motion}]
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.driver.get((FOLDER / "index.html").as_uri())
+    if motion == "reduce":
+        explorer.rest(0)
+        assert explorer.text("#play") == "Run"
+    else:
+        explorer.until("data.playing === 'true' && Number(data.epoch) >= 1")
+        assert explorer.text("#play") == "Pause"
+
+
 def test_the_address_holds_the_picture(explorer):  # noqa: F811
     settings = {"left": "weights", "right": "rates", "rho": 0.5, "vStar": 4, "trainHead": "no", "lr": 0.02, "batch": 20, "epochs": 50,
                 "chi": 450, "corruption": "dropout", "level": 0.3, "where": "hard", "seed": 12, "epoch": 2}  # fmt: skip

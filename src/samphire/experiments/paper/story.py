@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from samphire.experiments.paper.fig1 import RHO
 from samphire.experiments.rows import Row, by, mean
@@ -12,6 +13,11 @@ from samphire.statistics import Estimate, lower, paired
 __all__ = ["tell"]
 
 QUESTION = "Does sharpness-aware training learn better features, or only better predictions?"
+SETTING = (
+    "Every example has two features, and either alone tells its label: an easy one, a line, and a hard one, a "
+    "spiral. Small networks are trained by SGD and by LSAM, which takes each gradient after moving the last layer a "
+    "length ρ uphill. Probes then read each feature off the network by itself."
+)
 PICTURES = (
     ("fig1", 1, "Each column is one network; black is its decision boundary. Both predict the label, but only LSAM "
      "follows the spiral, the hard one of the two features."),
@@ -21,7 +27,7 @@ PICTURES = (
 
 
 def tell(rows: Mapping[str, list[Row]], judged: bool, links: Mapping[str, str]) -> Story | None:
-    """The question, the answer in one sentence, and the two pictures that show it; None without figure 1.
+    """Question, setting, the answer in one sentence, and the two pictures that show it; None without figure 1.
 
     Args:
         rows: Of each figure, by its name.
@@ -32,7 +38,7 @@ def tell(rows: Mapping[str, list[Row]], judged: bool, links: Mapping[str, str]) 
         return None
     sgd, lsam = (by(rows["fig1"], "rho")[rho] for rho in (0.0, RHO))
     answer = _answer(sgd, lsam) if judged else "The tiny scale is too short for an answer."
-    return Story(QUESTION, answer, PICTURES, links)
+    return Story(QUESTION, answer, PICTURES, links, SETTING)
 
 
 def _answer(sgd: list[Row], lsam: list[Row]) -> str:
@@ -43,11 +49,16 @@ def _answer(sgd: list[Row], lsam: list[Row]) -> str:
     }[lower(paired(sgd, lsam, "probe_hard"))]
     hard, test = ([mean(group, column) for group in (sgd, lsam)] for column in ("probe_hard", "test_error"))
     return (
-        f"{start} from {_short(hard[0])} with SGD to {_short(hard[1])} with LSAM, while the test error is "
-        f"{_short(test[0])} and {_short(test[1])} (n={hard[0].n} seeds, ± one standard error)."
+        f"{start} from {_percent(hard[0])} with SGD to {_percent(hard[1])} with LSAM, while the test error is "
+        f"{_percent(test[0])} and {_percent(test[1])} (n={hard[0].n} seeds, ± one standard error)."
     )
 
 
-def _short(estimate: Estimate) -> str:
-    """Without its n, which the sentence has once."""
-    return str(estimate).rpartition(" (")[0]
+def _percent(share: Estimate) -> str:
+    """Without its n, which the sentence has once.
+
+    Example:
+        >>> _percent(Estimate(0.237, 0.034, 5)), _percent(Estimate(0.0, 0.0, 5))
+        ('23.7 ± 3.4 %', '0 %')
+    """
+    return str(replace(share, mean=100 * share.mean, error=100 * share.error)).rpartition(" (")[0] + " %"

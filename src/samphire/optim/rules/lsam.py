@@ -40,7 +40,7 @@ def lsam(
     At a linear head, with outputs :math:`z = v\,\phi_\theta(x)` and :math:`p(v)` their softmax (or logistic
     function), what goes back into the features is :math:`v_b^\top (p(v_a) - y)`, with the phantom head in both
     places. Its first factor weighs the examples, its second is the speed of each feature; one of them may stay at
-    the real head (in ``one_pass``, or with the outputs given to ``p.backward``):
+    the real head, by ``effects`` (in ``one_pass``, or with the outputs given to ``p.backward``).
 
     .. math:: \text{weights: } v_a = \tilde v,\ v_b = v; \qquad \text{rates: } v_a = v,\ v_b = \tilde v.
 
