@@ -149,7 +149,11 @@ def timed(call, *args):
 
 
 def main(jobs, on="processes"):
-    with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as rough, contextlib.ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory() as calm,
+        tempfile.TemporaryDirectory() as rough,
+        contextlib.ExitStack() as stack,
+    ):
         if on == "ray":
             nodes = stack.enter_context(cluster())
             _, undisturbed = timed(lambda: sweep_all(jobs, calm, on="ray", address=nodes.address))

@@ -222,7 +222,7 @@ def run_closure(closure: Closure, takes_pass: bool, p: Pass) -> None:
     if loss is None:
         raise TypeError("the closure returned None; it must return the loss (end it with 'return loss').")
     if not isinstance(loss, (Tensor, Real)):
-        raise TypeError(f"the closure must return the loss alone, got {type(loss).__name__}; keep the rest elsewhere.")
+        raise TypeError(f"the closure must return the loss alone, got {type(loss).__name__}; keep the rest apart.")
     if p.per_example and not p.losses:
         raise TypeError(PER_EXAMPLE.format("the closure did not call p.backward"))
     loss = loss.detach().mean() if isinstance(loss, Tensor) else loss
