@@ -6,7 +6,7 @@ import threading
 
 __all__ = ["Overlap"]
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a run that is forgotten may end here while another begins
 _under_way: set[Overlap] = set()
 
 
@@ -35,7 +35,7 @@ class Overlap:
     def begin(self) -> None:
         """The run begins."""
         with _lock:
-            for other in _under_way:
+            for other in tuple(_under_way):
                 if other._thread != self._thread:
                     self.seen = other.seen = True
             _under_way.add(self)
