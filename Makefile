@@ -3,13 +3,14 @@
 # make format  let ruff rewrite the files                            ones: for the inner loop
 # make docs   build the documentation into site/, without a network
 # By hand, each some minutes: make fuzz (2,000 damaged inputs), make kills (a sweep of 200 jobs whose processes are
-# killed), make interrupts (20,000 steps of all rules, interrupted at random moments).
+# killed, and one whose Ray nodes are), make interrupts (20,000 steps of all rules, interrupted at random moments),
+# make lowest (the oldest versions that pyproject.toml allows, with the tests of the core).
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 READY := .venv/ready
 
-.PHONY: demo test types every-test test-fast bench docs fuzz kills interrupts format clean
+.PHONY: demo test types every-test test-fast bench docs fuzz kills interrupts lowest format clean
 
 demo: $(INSTALLED)
 	$(BIN)/samphire reproduce
@@ -47,9 +48,21 @@ fuzz: $(READY)
 
 kills: $(READY)
 	$(BIN)/python tests/sweep/kills.py 200
+	$(BIN)/python tests/sweep/kills.py 200 ray
 
 interrupts: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/interrupts.py 20000
+
+LOWEST := $(shell sed -n '/^dependencies/,/^\]/s/ *"\(.*\)>=\(.*\)",/\1==\2/p' pyproject.toml)
+OLDEST := tests/test_tree.py tests/test_checks.py tests/test_restore.py tests/optim/test_hostile.py \
+	tests/optim/test_rules.py tests/optim/test_extremes.py
+
+lowest:
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet $(LOWEST) pytest pytest-xdist scikit-learn
+	.venv-lowest/bin/python -m pip install --quiet --no-deps -e .
+	.venv-lowest/bin/python -m pytest -n 0 $(OLDEST)
+	.venv-lowest/bin/samphire rules
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -71,4 +84,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY) $(INSTALLED)
 
 clean:
-	rm -rf .venv site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-lowest site .mypy_cache .ruff_cache .pytest_cache

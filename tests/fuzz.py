@@ -1,7 +1,7 @@
 """Damaged input of every kind, made from whole input by a seeded mutator.
 
-A trial passes if the library takes the input, or refuses it in one sentence of its own. A trace, a hang and a program
-started by the input are failures.
+A trial passes if the library takes the input, or refuses it in one sentence of its own. A trace, a hang, memory
+without end and a program started by the input are failures.
 
     python tests/fuzz.py 2000        # `make fuzz`: the failures, one line each, and their count
 """
@@ -31,7 +31,8 @@ from samphire.data.parts import load_parts
 from samphire.train import appendix_b, fit, load_network
 from samphire.train.saved import saved_network
 
-SECONDS = 60  # after which a trial counts as hanging
+SECONDS = 600  # after which a trial counts as hanging, on a machine with other work too
+MEMORY = 4 * 2**30  # bytes that a trial may take
 RUN = appendix_b("fmnist-mnist", epochs=2, batch=100, resamples=0)
 
 
@@ -229,10 +230,27 @@ def bounded(seconds):
         signal.signal(signal.SIGALRM, before)
 
 
+@contextlib.contextmanager
+def limited_memory():
+    """Refuse memory beyond what a trial may take, before the whole machine runs out of it."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def failure(call):
     """What is wrong with how a call ended; empty if it ended well."""
     try:
-        with bounded(SECONDS):
+        with bounded(SECONDS), limited_memory():
             call()
     except TimeoutError as error:
         return "it hangs" if str(error) == "it hangs" else ""
@@ -262,6 +280,8 @@ def words_trial(draw, root):
     """A command line of random words; work that would be long is not started, as no data are there."""
     words = [draw.choice(WORDS) for _ in range(draw.randrange(1, 7))]
     words = [word for word in words if word not in STARTS_WORK]
+    if "reproduce" in words:
+        words += ["nowhere", "nowhere"]  # alone it would compute all figures; an option may take one of the words
 
     def call():
         before = Path.cwd()

@@ -9,19 +9,22 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache, wraps
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 __all__ = [
     "AtLeastZero", "BelowOne", "Count", "Fraction", "Positive", "PositiveFraction", "Range", "Whole",
-    "check_fields", "check_flag", "check_indices", "check_number", "check_one_of", "check_value", "check_whole",
-    "declared_ranges",
-    "hint", "suggest_keywords",
+    "check_fields", "check_flag", "check_indices", "check_number", "check_one_of", "check_regular", "check_value",
+    "check_whole", "declared_ranges", "hint", "read_regular", "suggest_keywords",
 ]  # fmt: skip
 
+MOST_BYTES = 2**28  # of a file that is read at once
 T = TypeVar("T")
 
 
@@ -239,6 +242,28 @@ def _check(name: str, value: object, limits: Any, others: tuple[type, ...]) -> N
         check_flag(name, value)
     elif value not in limits:
         raise ValueError(f"{name} must be {' or '.join(map(repr, limits))}, got {value!r}.")
+
+
+def check_regular(path: str | Path, most: float = MOST_BYTES) -> None:
+    """Refuse what is no ordinary file, such as a pipe or a device, and one of too many bytes; nothing is read.
+
+    Args:
+        path: It may be a link.
+        most: Bytes.
+    """
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} must be an ordinary file, got a folder, pipe or device; replace it by the file.")
+    if status.st_size > most:
+        raise ValueError(
+            f"{path} has {status.st_size} bytes, more than the {most:.0f} allowed; is it the right file?"
+        )
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of an ordinary file; a pipe would be waited for, and a device read, without end."""
+    check_regular(path)
+    return path.read_bytes()
 
 
 @cache

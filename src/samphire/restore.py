@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 RngState = dict[torch.device, Tensor]
 
 __all__ = [
-    "RngState", "Undo", "data_parallel", "evaluation_mode", "freeze", "keep_buffers", "kept_grad_mode",
+    "RngState", "Undo", "data_parallel", "evaluation_mode", "freeze", "has_drawn", "keep_buffers", "kept_grad_mode",
     "kept_modes", "replay_rng", "replayed_rng", "rng_state", "set_grads_aside", "set_rng_state", "undone",
     "untouched", "unwrapped",
 ]  # fmt: skip
@@ -187,6 +187,12 @@ def rng_state(devices: set[torch.device]) -> RngState:
         if device.type not in ("cpu", "meta"):
             states[device] = torch.get_device_module(device).get_rng_state(device)
     return states
+
+
+def has_drawn(states: RngState) -> bool:
+    """Whether random numbers were drawn since a recorded state."""
+    now = rng_state(set(states))
+    return any(not torch.equal(state, now[device]) for device, state in states.items())
 
 
 def replay_rng(states: RngState, undo: Undo) -> None:

@@ -333,3 +333,10 @@ def test_an_error_in_a_thread_stops_the_rest():
 def test_bad_input_is_refused_in_one_sentence(tmp_path, images, size, error, message):
     with pytest.raises(error, match=message):
         decoded(Split(images, np.zeros(1, np.int64), {}), size, tmp_path / "cache")
+
+
+def test_a_size_beyond_all_images_is_refused_before_any_is_decoded(tmp_path):
+    files = Counted(pictures(tmp_path))
+    with pytest.raises(ValueError, match="size must be at most 67108864 pixels, got 100000 x 100000"):
+        decoded(split_of(files), 100_000, tmp_path / "cache")
+    assert not files.reads

@@ -1,8 +1,10 @@
-"""A sweep whose workers and whose parent are killed at random moments, until it ends.
+"""A sweep whose workers and whose parent, or whose Ray nodes, are killed at random moments, until it ends.
 
-python tests/sweep/kills.py 200        # jobs, kills, rows lost, time over the undisturbed sweep; `make kills`
+python tests/sweep/kills.py 200          # jobs, kills, rows lost, time over the undisturbed sweep; `make kills`
+python tests/sweep/kills.py 200 ray      # the same on a Ray cluster of three nodes that die and are replaced
 """
 
+import contextlib
 import json
 import os
 import random
@@ -10,8 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +23,7 @@ from pathlib import Path
 from samphire import records, sweep
 
 ROWS, PAUSE = 5, 0.05  # of a job: its rows, and the seconds before each
+NODES = 2  # of Ray, beside the head
 HERE = Path(__file__).parent
 
 
@@ -35,9 +40,16 @@ def work(job, out):
             run.append({"row": i, "job": job.number})
 
 
-def sweep_all(jobs, out, workers):
-    result = sweep.run(map(Job, range(jobs)), partial(work, out=out), out, on="processes", workers=workers)
-    return len(result.failed)
+def sweep_all(jobs, out, workers=4, **where):
+    where = where or {"on": "processes", "workers": workers}
+    return len(sweep.run(map(Job, range(jobs)), partial(work, out=out), out, **where).failed)
+
+
+def rows_in(out):
+    return sum(records.count_rows(folder) for folder in Path(out).iterdir())
+
+
+# Processes
 
 
 def start(jobs, out, workers):
@@ -65,7 +77,7 @@ def rehearse(jobs, out, workers=4, seed=0, rows=(5, 40)):
     while parent.poll() != 0:
         if parent.poll() is not None:
             parent = start(jobs, out, workers)
-        if sum(records.count_rows(folder) for folder in Path(out).iterdir()) < next_kill:
+        if rows_in(out) < next_kill:
             time.sleep(0.02)
             continue
         next_kill += draw.randint(*rows)
@@ -80,25 +92,83 @@ def rehearse(jobs, out, workers=4, seed=0, rows=(5, 40)):
     return killed
 
 
+# Ray
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator:
+    """A head without cores, and nodes of one core each."""
+    from ray.cluster_utils import Cluster
+
+    soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": soon}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(NODES):
+            made.add_node(num_cpus=1)
+        yield made
+    finally:
+        made.shutdown()
+
+
+def rehearse_on_ray(jobs, out, cluster, seed=0, rows=(20, 60)):
+    """Kill a node after some more rows and let another join, until the sweep ends; how many were killed."""
+    draw, killed, over = random.Random(seed), Counter(), threading.Event()
+
+    def kill():
+        next_kill = draw.randint(*rows)
+        while not over.wait(0.05):
+            if rows_in(out) >= next_kill:
+                next_kill += draw.randint(*rows)
+                cluster.remove_node(draw.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
+                cluster.add_node(num_cpus=1)
+                killed["nodes"] += 1
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        sweep_all(jobs, out, on="ray", address=cluster.address)
+    finally:
+        over.set()
+        killer.join()
+    return killed
+
+
+# Both
+
+
 def stored(out):
     """The numbers of the rows of each run, by its key."""
     return {run.key: [row["row"] for row in run.rows] for run in records.read(out) if run.done}
 
 
-def main(jobs):
-    with tempfile.TemporaryDirectory() as calm, tempfile.TemporaryDirectory() as rough:
-        started = time.monotonic()
-        start(jobs, calm, workers=4).wait()
-        undisturbed = time.monotonic() - started
-        killed = rehearse(jobs, rough)
-        disturbed = time.monotonic() - started - undisturbed
-        rows = Counter(len(rows) for rows in stored(rough).values())
-        lost = jobs * ROWS - sum(len(set(r)) for r in stored(rough).values())
-        twice = sum(len(r) - len(set(r)) for r in stored(rough).values())
+def timed(call, *args):
+    started = time.monotonic()
+    result = call(*args)
+    return result, time.monotonic() - started
+
+
+def main(jobs, on="processes"):
+    with (
+        tempfile.TemporaryDirectory() as calm,
+        tempfile.TemporaryDirectory() as rough,
+        contextlib.ExitStack() as stack,
+    ):
+        if on == "ray":
+            nodes = stack.enter_context(cluster())
+            _, undisturbed = timed(lambda: sweep_all(jobs, calm, on="ray", address=nodes.address))
+            killed, disturbed = timed(rehearse_on_ray, jobs, rough, nodes)
+        else:
+            _, undisturbed = timed(start(jobs, calm, workers=4).wait)
+            killed, disturbed = timed(rehearse, jobs, rough)
+        runs = stored(rough).values()
+        rows = Counter(map(len, runs))
+        lost = jobs * ROWS - sum(len(set(r)) for r in runs)
+        twice = sum(len(r) - len(set(r)) for r in runs)
     result = {"jobs": jobs, "killed": killed, "rows lost": lost, "rows twice": twice, "rows of a run": rows}
-    print(json.dumps(result | {"time over undisturbed": round(disturbed / undisturbed, 2)}))
+    print(json.dumps(result | {"seconds undisturbed": round(undisturbed), "disturbed": round(disturbed)}))
     return lost + twice
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), *sys.argv[2:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import tempfile
 import traceback
@@ -67,11 +68,13 @@ def main() -> None:
 
 
 def is_meant(error: Exception) -> bool:
-    """Whether our own code raised an error to be read, or a file could not be read or written."""
+    """Whether a statement of ours raised an error to be read, or a file could not be read or written."""
     if isinstance(error, OSError):
         return True
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return isinstance(error, ValueError) and Path(frame.f_code.co_filename).is_relative_to(Path(__file__).parents[1])
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    file = frame.f_code.co_filename
+    ours = Path(file).is_relative_to(Path(__file__).parents[1])
+    return isinstance(error, ValueError) and ours and linecache.getline(file, line).lstrip().startswith("raise")
 
 
 def _sentence(error: Exception) -> str:

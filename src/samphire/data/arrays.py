@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from samphire.checks import MOST_BYTES, check_regular, read_regular
 from samphire.data import layouts
-from samphire.data.files import MOST_BYTES, check_regular, decode
+from samphire.data.files import decode
 from samphire.data.layouts import DataSet, Layout, Parts
 from samphire.data.parquet import Columns, hugging_face
 from samphire.data.split import Split
@@ -147,8 +148,7 @@ def _check_pickle(pickled: bytes) -> None:
 def read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images, shape (n, 3, 32, 32), and labels of one pickled CIFAR-10 batch; no code in the file is run."""
     try:
-        check_regular(path)
-        pickled = path.read_bytes()
+        pickled = read_regular(path)
         _check_pickle(pickled)
         batch = _ArraysOnly(io.BytesIO(pickled), encoding="latin1").load()
         data, label = np.asarray(batch["data"]), np.asarray(batch["labels"])

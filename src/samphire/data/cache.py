@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samphire.checks import check_whole
-from samphire.data.files import Encoded, decode
+from samphire.data.files import MOST_PIXELS, Encoded, decode
 from samphire.data.split import Split
 from samphire.pool import cores, in_turn
 from samphire.progress import Progress, silent
@@ -124,6 +124,10 @@ def height_and_width(size: int | tuple[int, int]) -> tuple[int, int]:
     height, width = size if isinstance(size, tuple) else (size, size)
     check_whole("height", height)
     check_whole("width", width)
+    if height * width > MOST_PIXELS:
+        raise ValueError(
+            f"size must be at most {MOST_PIXELS} pixels, got {height} x {width}; larger images are not decoded."
+        )
     return height, width
 
 

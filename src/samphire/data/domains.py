@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from samphire.checks import read_regular
 from samphire.data.drawing import chosen
 from samphire.data.files import ENDINGS, Encoded, Files
 from samphire.data.layouts import DataSet, Layout, Parts, same_name
@@ -137,7 +138,7 @@ def _listed(whole: Split, folder: Path) -> NDArray[np.bool_]:
             path = folder / f"{domain}_{kind}_kfold.txt"
             if not path.exists():
                 raise FileNotFoundError(f"{path} is missing; it comes with the PACS archive, or leave out lists.")
-            held |= {line.split()[0]: test for line in path.read_text().splitlines() if line.strip()}
+            held |= {line.split()[0]: test for line in read_regular(path).decode().splitlines() if line.strip()}
     names = [_short(whole.images.name(i)) for i in range(len(whole))]
     unlisted = [name for name in names if name not in held]
     if unlisted:

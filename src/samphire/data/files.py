@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,13 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from samphire.checks import check_regular
+
 MOST_PIXELS = 2**26  # of one image: 200 MB decoded; a photograph has less, a decompression bomb more
-MOST_BYTES = 2**28  # of one encoded image
 PIECE = 1024  # bytes of an image that are looked at first, where two have one size
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # Pillow would start a program for others
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
-__all__ = ["ENDINGS", "FORMATS", "MOST_BYTES", "MOST_PIXELS", "Encoded", "Files", "Joined", "check_regular", "decode"]
+__all__ = ["ENDINGS", "FORMATS", "MOST_PIXELS", "Encoded", "Files", "Joined", "decode"]
 
 
 class Encoded(Protocol):
@@ -135,22 +135,6 @@ class Joined:
     def _of(self, i: int, what: str) -> Any:
         source, row = self._rows[i].tolist()
         return getattr(self._sources[source], what)(row)
-
-
-def check_regular(path: str | Path, most: float = MOST_BYTES) -> None:
-    """Refuse what is no ordinary file, such as a pipe or a device, and one of too many bytes; nothing is read.
-
-    Args:
-        path: It may be a link.
-        most: Bytes.
-    """
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{path} must be an ordinary file, got a folder, pipe or device; replace it by the file.")
-    if status.st_size > most:
-        raise ValueError(
-            f"{path} has {status.st_size} bytes, more than the {most:.0f} allowed; is it the right file?"
-        )
 
 
 def decode(data: bytes, name: str, *, most_pixels: int = MOST_PIXELS) -> NDArray[np.uint8]:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from samphire.checks import check_regular
 from samphire.data import parquet, tables
 from samphire.data.coding import plain_values
-from samphire.data.files import ENDINGS, Files, check_regular
+from samphire.data.files import ENDINGS, Files
 from samphire.data.rows import PART_OF, Rows, guessed, image_column, joined
 from samphire.data.tables import Table
 

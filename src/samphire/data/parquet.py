@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samphire.data.files import check_regular
+from samphire.checks import check_regular
 from samphire.data.layouts import Layout, Parts, coded, same_name
 from samphire.data.split import Split
 from samphire.data.tables import Table

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from samphire.data.files import check_regular
+from samphire.checks import check_regular
 
 LOOKED_FOR = 16  # images, to find the folder that has them
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")

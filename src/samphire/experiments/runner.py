@@ -109,7 +109,7 @@ def render(
         out: Folder for what is written; it may be the one that holds the file.
         done: Called with each result once the page shows it.
     """
-    stored = Path(rows).read_bytes()
+    stored = checks.read_regular(Path(rows))
     text = lzma.decompress(stored) if Path(rows).suffix == ".xz" else stored
     groups = by((json.loads(line) for line in text.splitlines()), "experiment", "scale")
     Path(out).mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,7 @@ from samphire.optim.guard import guard
 from samphire.optim.parameters import Parameters, data_parallel_around
 from samphire.optim.passes import Pass, Report, Watch, example_losses, mark_as_perturbed
 from samphire.optim.requests import OUTPUTS, At, Descent, Memory, Rule, needs_outputs
+from samphire.optim.threads import Overlap
 from samphire.tree import Vector
 
 __all__ = ["Engine", "Perturbation", "Rng", "ranks"]
@@ -148,12 +149,14 @@ class Engine:
         watch = Watch(n, thorough=memory.step % self.measure_every == 0)
         seen: set[object] = set()
         rng: restore.RngState = {}
+        overlap = Overlap()
         output_gradients: list[Tensor] = []
         descent: Vector | Descent | None = None
         asking = self.rule.gradient(Vector({name: p.detach() for name, p in self.named.items()}), memory)
         earlier = {name: p.grad for name, p in self.named.items()} if self.runs else {}
         try:
             self.undo.note(self._way_back(earlier))
+            overlap.begin()
             request = next(asking)
             while descent is None:
                 p = self._next_pass(request, watch.report.passes, seen)
@@ -190,8 +193,15 @@ class Engine:
             self.undo.forget()
         finally:
             self.undo.back()
+            overlap.end()
             asking.close()
         self._warn_if_rounded_away()
+        if overlap.seen and watch.report.passes > 1 and restore.has_drawn(rng):
+            self.warn(
+                "another thread took a step meanwhile, and both draw from torch's one generator, so a perturbed pass "
+                "may have other dropout masks than its clean one; hold a lock around each step, train in processes, "
+                "or take rng='fresh'."
+            )
 
     def _leads_nowhere(self, eps: Vector) -> bool:
         """Whether a displacement is not finite, where that can be read for free; its gradient was not, then."""
@@ -233,7 +243,7 @@ class Engine:
         """Everything that is different during a pass; the undisplaced weights."""
         undo = self.undo
         if p.moved:
-            guard(restore.unwrapped(self.model), self.end_run, undo)
+            guard(self.parameters.modules, self.end_run, undo)
         originals = tree.displace(self.named, eps, self._spare, undo.note)
         if p.wrt and self.parameters.prunes:
             p.frozen = [q for name, q in self.named.items() if name not in p.wrt and q.requires_grad]
@@ -279,7 +289,7 @@ class Engine:
     def _finish(self, descent: Descent, earlier: Mapping[str, Tensor | None], memory: Memory) -> None:
         """Leave the gradient in ``.grad``, on top of what earlier micro-batches left; keep the memory."""
         gradient, directly = descent.gradient, descent.directly
-        if directly and self.parameters.base_evaluates():
+        if directly and self.parameters.base_evaluates:
             raise TypeError(
                 f"{type(self.rule).__name__} applies a part of its step past the base optimizer, which "
                 f"{type(self.parameters.base).__name__} does not allow; use another base, or wsam(decouple=False)."

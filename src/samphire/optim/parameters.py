@@ -26,15 +26,20 @@ class Parameters:
         base: The base optimizer.
         named: Its parameters under the names they have in the model unwrapped.
         others: The model's parameters that are not the base's.
+        modules: The model unwrapped, and all that is in it.
+        base_evaluates: Whether the base evaluates the loss itself, as LBFGS does.
         prunes: Whether a pass may leave out gradients that the rule does not ask for.
     """
 
     named: dict[str, nn.Parameter]
     others: list[nn.Parameter]
+    modules: list[nn.Module]
     prunes: bool
 
     def __init__(self, model: nn.Module, base: Optimizer) -> None:
         self.base = base
+        closure = inspect.signature(base.step).parameters.get("closure")
+        self.base_evaluates = closure is not None and closure.default is inspect.Parameter.empty
         self._read(model)
 
     def groups(self) -> tuple[Group, ...]:
@@ -43,11 +48,6 @@ class Parameters:
             Group(names, float(group["lr"]) if "lr" in group else None, self._rho(group))
             for names, group in zip(self._group_names, self.base.param_groups, strict=True)
         )
-
-    def base_evaluates(self) -> bool:
-        """Whether the base evaluates the loss itself, as LBFGS does."""
-        closure = inspect.signature(self.base.step).parameters.get("closure")
-        return closure is not None and closure.default is inspect.Parameter.empty
 
     def set_grads(self, grads: Mapping[str, Tensor | None]) -> None:
         """Give every parameter its gradient; none to those that are not mentioned."""
@@ -89,9 +89,14 @@ class Parameters:
                         "build both from one model (before or after wrapping, but the same parameters), or call "
                         "opt.rebind(model) if its parameters were replaced since, as by sharding."
                     )
+                if p.is_complex():
+                    raise ValueError(
+                        f"{names[p]} must be real, got {p.dtype}; keep its real and imaginary parts in a real "
+                        "parameter, and use torch.view_as_complex of it."
+                    )
             if self._rho(group) is not None:
                 check_value("a group's rho", self._rho(group), Rho)
-        self.model = model
+        self.model, self.modules = model, list(restore.unwrapped(model).modules())
         self._group_names = [tuple(names[p] for p in group["params"]) for group in self.base.param_groups]
         self.named = {names[p]: p for group in self.base.param_groups for p in group["params"]}
         self.others = [p for p, name in names.items() if name not in self.named]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from samphire.tree import Vector, dot, norm
 __all__ = [
     "Closure", "Loss", "Pass", "Report", "Watch",
     "example_losses", "in_perturbed_pass", "mark_as_perturbed", "marked_as_perturbed", "run_closure",
+    "takes_pass",
 ]  # fmt: skip
 
 Loss = Tensor | float
@@ -200,12 +202,16 @@ class Pass:
         return (losses if self.weights is None else losses * self.weights[start : start + len(losses)]).mean()
 
 
-def run_closure(closure: Closure, p: Pass) -> None:
-    """Call a closure in a pass and note the loss it returns."""
-    takes_pass = any(
+def takes_pass(closure: Closure) -> bool:
+    """Whether a closure wants the :class:`Pass` as an argument."""
+    return any(
         q.default is q.empty and q.kind in (q.POSITIONAL_ONLY, q.POSITIONAL_OR_KEYWORD)
         for q in inspect.signature(closure).parameters.values()
     )
+
+
+def run_closure(closure: Closure, takes_pass: bool, p: Pass) -> None:
+    """Call a closure in a pass and note the loss it returns."""
     if p.part is not None and not takes_pass:
         raise TypeError(
             "this rule works on parts of the batch, but the closure takes no argument; write 'def closure(p)' and "
@@ -215,6 +221,8 @@ def run_closure(closure: Closure, p: Pass) -> None:
     loss = closure(p) if takes_pass else closure()
     if loss is None:
         raise TypeError("the closure returned None; it must return the loss (end it with 'return loss').")
+    if not isinstance(loss, (Tensor, Real)):
+        raise TypeError(f"the closure must return the loss alone, got {type(loss).__name__}; keep the rest apart.")
     if p.per_example and not p.losses:
         raise TypeError(PER_EXAMPLE.format("the closure did not call p.backward"))
     loss = loss.detach().mean() if isinstance(loss, Tensor) else loss

@@ -22,7 +22,7 @@ from samphire.optim.leftovers import (
 )
 from samphire.optim.overflow import Overflow, refuse_unscaled_twice
 from samphire.optim.parameters import Parameters
-from samphire.optim.passes import Closure, Loss, Pass, Report, run_closure
+from samphire.optim.passes import Closure, Loss, Pass, Report, run_closure, takes_pass
 from samphire.optim.requests import Memory, Rule, bind
 
 Micro = Literal["full", "m"]
@@ -50,7 +50,8 @@ class SharpnessAware(Optimizer):
         clip_norm: Largest norm of the gradient that is descended along.
         clip_value: Largest entry of it.
         rng: ``"replay"`` the random numbers of the clean pass in the perturbed passes, or draw ``"fresh"`` ones.
-            Threads of one process share torch's generator: with dropout, train in processes, or one step at a time.
+            Threads of one process share torch's generator: with dropout, hold a lock around each step, or train in
+            processes; two steps at once warn.
         perturbation: Under DistributedDataParallel, ``"global"``: one perturbation from the gradient of the
             whole batch; ``"local"``: each rank perturbs with its own (m-sharpness), and ranks talk once a step.
         scaler: A ``torch.amp.GradScaler`` in use. Every pass is unscaled and checked; if one overflows, the
@@ -168,7 +169,7 @@ class SharpnessAware(Optimizer):
             self._clip()
             return self._apply()
         refuse_left_out_closures()
-        if engine.parameters.base_evaluates():
+        if engine.parameters.base_evaluates:
             first = self.base.step(lambda: float(self._evaluate(closure, n, labels, micro)))
             engine.forget_runs()
             return first
@@ -230,7 +231,8 @@ class SharpnessAware(Optimizer):
         closures = [closure] if callable(closure) else list(closure)
         if not closures:
             raise ValueError("step got an empty list of closures; give one for each micro-batch.")
-        batches = [closures] if micro == "full" else [[c] for c in closures]
+        told = [(one, takes_pass(one)) for one in closures]
+        batches = [told] if micro == "full" else [[one] for one in told]
         engine = self._engine
         total: Loss = 0.0
         for batch in batches:
@@ -240,8 +242,8 @@ class SharpnessAware(Optimizer):
             try:
                 for p in run:
                     with restore.kept_grad_mode(True), zeroing_expected(strangers if p.index == 0 else []):
-                        for one in batch:
-                            run_closure(one, p)
+                        for one, takes in batch:
+                            run_closure(one, takes, p)
             finally:
                 run.close()
             self._say_if_ended()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from samphire.checks import check_regular, read_regular
 from samphire.records.cells import Row
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def append_row(file: int, row: Row) -> None:
 
 def recovered_rows(path: Path) -> list[Row]:
     """The rows of a file, after its last line, if torn by a kill, has been removed from it."""
-    data = path.read_bytes() if path.exists() else b""
+    data = read_regular(path) if path.exists() else b""
     whole = data.rfind(b"\n") + 1
     torn = data[whole:]
     if torn and parsed(torn) is None:
@@ -108,7 +109,7 @@ def read_rows(path: Path) -> list[Row]:
 def whole_lines(path: Path) -> list[bytes]:
     """The lines of a file, without a last one that is torn or just being written; none if there is no file."""
     try:
-        *lines, last = path.read_bytes().split(b"\n")
+        *lines, last = read_regular(path).split(b"\n")
     except (FileNotFoundError, NotADirectoryError):
         return []
     return lines if parsed(last) is None else [*lines, last]
@@ -169,6 +170,7 @@ def is_locked(folder: Path) -> bool:
     try:
         import fcntl
 
+        check_regular(folder / LOCK)
         file = os.open(folder / LOCK, os.O_RDONLY)
     except (ImportError, OSError):
         return False

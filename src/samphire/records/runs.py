@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from samphire.checks import read_regular
 from samphire.records.cells import Row, plain_cell
 from samphire.records.files import (
     PART,
@@ -241,7 +242,7 @@ def _check_owner(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    config = parsed(path.read_bytes())
+    config = parsed(read_regular(path))
     if config is None:
         raise ValueError(f"{path} is damaged: it holds no configuration; move the run's folder away.")
     return config

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from samphire import records
+from samphire.checks import check_regular
 from samphire.models.weights import check_archive, first_line
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ def read(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
+        check_regular(path, most=math.inf)
         check_archive(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(state, dict):

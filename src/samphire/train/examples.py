@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from samphire import data, records
+from samphire.checks import read_regular
 from samphire.data.fingerprints import fingerprint
 from samphire.data.opening import Opened
 from samphire.data.split import Split
@@ -103,7 +104,7 @@ def _noted(folder: Path) -> tuple[str, str] | None:
     """The fingerprint of a run's examples, and what they are in words; ``None`` if its folder does not say."""
     path = folder / EXAMPLES
     try:
-        noted = json.loads(path.read_bytes())
+        noted = json.loads(read_regular(path))
         return noted["fingerprint"], f"{noted['data']} ({noted['fingerprint']}: {_sizes(noted['parts'])})"
     except (FileNotFoundError, NotADirectoryError):
         return None

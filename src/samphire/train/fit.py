@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from samphire import records
+from samphire.checks import read_regular
 from samphire.data.parts import load_parts
 from samphire.data.split import Split
 from samphire.progress import Progress, silent
@@ -114,7 +115,7 @@ def _fit(
             elif ranks.first and before is not None and not run.rows:
                 net, row = retrain_head(config, before, parts, ranks.device)
                 checkpoints.store(run.folder / "model.pt", net.state_dict())
-                records.write_atomic(run.folder / "input.json", (before.folder / "input.json").read_bytes())
+                records.write_atomic(run.folder / "input.json", read_regular(before.folder / "input.json"))
                 run.append(row)
         return TrainedRun(config, run.folder, tuple(ranks.from_first(run.rows)))
 

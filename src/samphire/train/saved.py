@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from samphire import models
-from samphire.checks import hint
+from samphire.checks import hint, read_regular
 from samphire.data.opening import Opened
 from samphire.data.parts import Parts, ProbeOn, at_size, load_parts
 from samphire.data.split import Split
@@ -117,7 +117,7 @@ def saved_network(path: PathLike, *, trust: bool = False, **settings: Any) -> Sa
     if not path.exists():
         raise FileNotFoundError(f"there is no run at {path}; give a folder with model.pt, or a file of weights.")
     config = path / "config.json"
-    stored = parsed(config.read_bytes()) if config.exists() else {}
+    stored = parsed(read_regular(config)) if config.exists() else {}
     if stored is None:
         raise ValueError(f"{config} is damaged: it holds no configuration; name what it should say with options.")
     known = {name: stored.get(name) for name in ("data", "model", "target", "size", "layer", "probe_on")}

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from samphire import models
+from samphire.checks import read_regular
 from samphire.models.layers import Normalize
 from samphire.models.weights import fill, read
 from samphire.records import Row
@@ -89,7 +90,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
 
 def _parsed(path: Path, *names: str) -> Row:
     """A file of a run, with these entries as they must be."""
-    content = parsed(path.read_bytes()) or {}
+    content = parsed(read_regular(path)) or {}
     for name in names:
         if not _KINDS[name](content.get(name)):
             raise ValueError(
