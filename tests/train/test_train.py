@@ -519,7 +519,7 @@ def even(num_classes=2, generator=None):
 
 def test_torchrun_runs_the_command_and_its_first_rank_alone_fills_the_tracker(root, tmp_path):
     words = ["fmnist-mnist", "model=test_train:even", "epochs=1", "resamples=0"]
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "samphire", "train"]
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "--", "samphire", "train"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     args = [*launch, *words, "--root", str(root), "--out", str(tmp_path), "--json", "--log", "tensorboard"]
     done = subprocess.run([sys.executable, *args], env=env, check=True, capture_output=True, text=True)
