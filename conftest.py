@@ -1,13 +1,15 @@
 """One thread for each worker of the tests; names that the examples in docstrings may use without importing them."""
 
+import os
 from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more threads, theirs or those of processes
+# that they start, would wait for each other; NumPy and torch read it when they are imported
 
 import pytest
 import torch
 
 from samphire.optim import requests, rules
-
-torch.set_num_threads(1)  # as many workers as cores: more threads would wait for each other
 
 pytest_plugins = ["browser"]  # tests/browser.py
 

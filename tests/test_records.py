@@ -483,5 +483,5 @@ def test_records_import_the_standard_library_only():
         names += [n.name for node in tree.body if isinstance(node, ast.Import) for n in node.names]
         names += [node.module for node in tree.body if isinstance(node, ast.ImportFrom)]
     assert len(names) > 20
-    ours = {"samphire.pool", *(f"samphire.records.{path.stem}" for path in FOLDER.glob("*.py"))}
+    ours = {"samphire.checks", "samphire.pool", *(f"samphire.records.{path.stem}" for path in FOLDER.glob("*.py"))}
     assert {name if name in ours else name.partition(".")[0] for name in names} <= sys.stdlib_module_names | ours

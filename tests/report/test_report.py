@@ -322,7 +322,7 @@ def test_the_story_comes_first_with_the_pictures_that_are_there():
     page = report.page([full()], story=STORY)
     order = [
         page.index(part)
-        for part in ("Why?", "We looked.", "Because.", "<nav", "<img", "Look here.", "<article", "All claims")
+        for part in ("Why?", "Because.", "<nav", "<img", "Look here.", "We looked.", "<article", "All claims")
     ]
     assert order == sorted(order)
     assert "Not there." not in page

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import ray_cluster
+
 from samphire import records, sweep
 
 ROWS, PAUSE = 5, 0.05  # of a job: its rows, and the seconds before each
@@ -96,19 +98,16 @@ def rehearse(jobs, out, workers=4, seed=0, rows=(5, 40)):
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator:
+def nodes() -> Iterator:
     """A head without cores, and nodes of one core each."""
-    from ray.cluster_utils import Cluster
-
-    soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": soon}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    try:
+    with ray_cluster.cluster(head_cores=0) as made:
         for _ in range(NODES):
-            made.add_node(num_cpus=1)
+            join(made)
         yield made
-    finally:
-        made.shutdown()
+
+
+def join(cluster):
+    ray_cluster.patiently(lambda: cluster.add_node(num_cpus=1))
 
 
 def rehearse_on_ray(jobs, out, cluster, seed=0, rows=(20, 60)):
@@ -121,7 +120,7 @@ def rehearse_on_ray(jobs, out, cluster, seed=0, rows=(20, 60)):
             if rows_in(out) >= next_kill:
                 next_kill += draw.randint(*rows)
                 cluster.remove_node(draw.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
-                cluster.add_node(num_cpus=1)
+                join(cluster)
                 killed["nodes"] += 1
 
     killer = threading.Thread(target=kill)
@@ -155,9 +154,9 @@ def main(jobs, on="processes"):
         contextlib.ExitStack() as stack,
     ):
         if on == "ray":
-            nodes = stack.enter_context(cluster())
-            _, undisturbed = timed(lambda: sweep_all(jobs, calm, on="ray", address=nodes.address))
-            killed, disturbed = timed(rehearse_on_ray, jobs, rough, nodes)
+            cluster = stack.enter_context(nodes())
+            _, undisturbed = timed(lambda: sweep_all(jobs, calm, on="ray", address=cluster.address))
+            killed, disturbed = timed(rehearse_on_ray, jobs, rough, cluster)
         else:
             _, undisturbed = timed(start(jobs, calm, workers=4).wait)
             killed, disturbed = timed(rehearse, jobs, rough)

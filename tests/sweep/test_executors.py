@@ -7,6 +7,7 @@ import threading
 from functools import partial
 
 import pytest
+import ray_cluster
 import torch
 from sweep_jobs import (
     JOBS,
@@ -28,13 +29,8 @@ from waiting import until
 @pytest.fixture(scope="module")
 def cluster():
     """One node of one core."""
-    from ray.cluster_utils import Cluster
-
-    soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
-    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": soon}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    yield made
-    made.shutdown()
+    with ray_cluster.cluster(head_cores=1) as made:
+        yield made
 
 
 @pytest.fixture
@@ -64,7 +60,7 @@ def test_every_executor_trains_the_same_rows(tree, cluster, tmp_path, one_thread
 
 
 def test_a_node_killed_in_a_sweep_loses_nothing(cluster, tmp_path):
-    victim = cluster.add_node(num_cpus=1)
+    victim = ray_cluster.patiently(lambda: cluster.add_node(num_cpus=1))
     out, killed = tmp_path / "runs", tmp_path / "killed"
     out.mkdir()
 

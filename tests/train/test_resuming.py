@@ -35,7 +35,7 @@ MEMORIES = [
     {"method": "jtt", "method_settings": (("epochs", 1), ("times", 2))},
     {"method": "useful", "method_settings": (("epochs", 1), ("times", 2))},
     {"method": "swa", "method_settings": (("epochs", 2),)},
-    {"method": "dfr", "method_settings": (("resamples", 1),), "resamples": 1},
+    {"method": "dfr", "method_settings": (("resamples", 1),), "resamples": 1, "model": "short_runs:even"},
 ]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 __all__ = ["Overlap"]
 
 _lock = threading.RLock()  # a run that is forgotten may end here while another begins
-_under_way: set[Overlap] = set()
+_under_way: weakref.WeakSet[Overlap] = weakref.WeakSet()  # weak, since an interrupt may keep a run from ending
 
 
 class Overlap:

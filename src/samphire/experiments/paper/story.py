@@ -14,9 +14,9 @@ __all__ = ["tell"]
 
 QUESTION = "Does sharpness-aware training learn better features, or only better predictions?"
 SETTING = (
-    "Every example has two features, and either alone tells its label: an easy one, a line, and a hard one, a "
-    "spiral. Small networks are trained by SGD and by LSAM, which takes each gradient after moving the last layer a "
-    "length ρ uphill. Probes then read each feature off the network by itself."
+    "How it was found out: every example has two features, and either alone tells its label: an easy one, a line, "
+    "and a hard one, a spiral. Small networks are trained by SGD and by LSAM, which takes each gradient after moving "
+    "the last layer a length ρ uphill. Probes then read each feature off the network by itself."
 )
 PICTURES = (
     ("fig1", 1, "Each column is one network; black is its decision boundary. Both predict the label, but only LSAM "
@@ -27,7 +27,7 @@ PICTURES = (
 
 
 def tell(rows: Mapping[str, list[Row]], judged: bool, links: Mapping[str, str]) -> Story | None:
-    """Question, setting, the answer in one sentence, and the two pictures that show it; None without figure 1.
+    """Question, the answer in one sentence, the two pictures that show it, and what was done; None without figure 1.
 
     Args:
         rows: Of each figure, by its name.
