@@ -240,8 +240,9 @@ def _grid(rows: Sequence[Row]) -> Any:
                 radii = sorted({run["rho"] for run in row["grid"]})
                 axes.set(title=f"{row['data']}, {ALGORITHMS[side]}", xlabel="ρ (0 is SGD)")
                 axes.set_xticks(radii, [f"{rho:g}" for rho in radii], rotation=60)
-            line[0].set_ylabel(f"probe error of {hard}, %\n(line: the grid's seed; circles: others)")
+            line[0].set_ylabel(f"probe error of {hard}, %")
         panels[0][0].legend()
+        figure.suptitle("Lines: the grid's seed. Circles: the seeds that judge.", fontsize=9)
     return figure
 
 
