@@ -70,17 +70,17 @@ format: $(READY)
 
 # Two marks: installed to be used, and ready to be worked on. Only the second has the tools and peers of the tests.
 INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv .venv; \
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 
 $(INSTALLED): pyproject.toml constraints.txt
-	$(SAY) "installing into .venv (a minute or two; torch is the largest part)"
+	$(SAY) "installing into .venv (a minute or two, in silence; torch is the largest part)"
 	$(INSTALL) .
 	touch $(INSTALLED)
 
 $(READY): pyproject.toml constraints.txt
-	$(SAY) "installing into .venv, with the tools and peers of the tests (some minutes; torch is the largest part)"
+	$(SAY) "installing into .venv, with the tools and peers of the tests (some minutes, in silence; torch is the largest part)"
 	$(INSTALL) ".[dev]"
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt --no-deps timm  # without torchvision
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps timm  # without torchvision
 	touch $(READY) $(INSTALLED)
 
 clean:
