@@ -7,8 +7,8 @@ import weakref
 
 __all__ = ["Overlap"]
 
-_lock = threading.RLock()  # a run that is forgotten may end here while another begins
-_under_way: weakref.WeakSet[Overlap] = weakref.WeakSet()  # weak, since an interrupt may keep a run from ending
+# No lock, which an interrupt could leave closed for ever, and weak, since one may keep a run from ending.
+_under_way: weakref.WeakValueDictionary[int, Overlap] = weakref.WeakValueDictionary()
 
 
 class Overlap:
@@ -34,14 +34,12 @@ class Overlap:
         self._thread = threading.get_ident()
 
     def begin(self) -> None:
-        """The run begins."""
-        with _lock:
-            for other in tuple(_under_way):
-                if other._thread != self._thread:
-                    self.seen = other.seen = True
-            _under_way.add(self)
+        """The run begins. It is entered before others are looked for, so of two that begin at once one sees both."""
+        _under_way[id(self)] = self
+        for other in (reference() for reference in _under_way.valuerefs()):
+            if other is not None and other._thread != self._thread:
+                self.seen = other.seen = True
 
     def end(self) -> None:
         """The run is over."""
-        with _lock:
-            _under_way.discard(self)
+        _under_way.pop(id(self), None)
