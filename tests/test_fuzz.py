@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pipes and alarms")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_damaged_input_is_taken_or_refused_in_a_sentence(seed):
     faults = [(kind, what, fault) for kind, what, fault in fuzz.trials(75, seed) if fault]

@@ -25,12 +25,14 @@ class Masks(nn.Dropout):
         return x * out
 
 
-def train(p, around, meet):
+def network(p):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 64), Masks(p), nn.Linear(64, 2))
+    return nn.Sequential(nn.Linear(4, 64), Masks(p), nn.Linear(64, 2))
+
+
+def train(model, around, meet):
     opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), sam(0.05))
     x = torch.linspace(-1, 1, 32).view(8, 4)
-    meet()
 
     def closure():
         meet()
@@ -42,21 +44,19 @@ def train(p, around, meet):
     for _ in range(STEPS):
         with around:
             opt.step(closure)
-    return model
 
 
 def in_threads(p, around, meet=lambda: None):
-    """Two trainings at once: their models, and the warnings."""
-    models = []
+    """Two trainings at once, of networks made before, since initial weights are random too: they, and the warnings."""
+    models = [network(p), network(p)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        threads = [threading.Thread(target=lambda: models.append(train(p, around, meet))) for _ in range(2)]
+        threads = [threading.Thread(target=train, args=(model, around, meet)) for model in models]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(BOUND)
             assert not thread.is_alive(), f"a thread was not done after {BOUND} s"
-    assert len(models) == 2
     return models, [str(warning.message) for warning in caught]
 
 
@@ -67,7 +67,7 @@ def in_step():
 
 def test_without_random_numbers_threads_train_as_one_does():
     models, said = in_threads(0.0, nullcontext(), in_step())
-    alone = train(0.0, nullcontext(), lambda: None)
+    train(alone := network(0.0), nullcontext(), lambda: None)
     assert not said
     for model in models:
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), alone.parameters(), strict=True))

@@ -156,9 +156,9 @@ class Engine:
         earlier = {name: p.grad for name, p in self.named.items()} if self.runs else {}
         try:
             self.undo.note(self._way_back(earlier))
-            overlap.begin()
             request = next(asking)
             while descent is None:
+                overlap.move()
                 p = self._next_pass(request, watch.report.passes, seen)
                 p.before = output_gradients if request.output_gradient == "before" else None
                 if not p.perturbed and self.rng == "replay":
@@ -193,7 +193,7 @@ class Engine:
             self.undo.forget()
         finally:
             self.undo.back()
-            overlap.end()
+            overlap.move()
             asking.close()
         self._warn_if_rounded_away()
         if overlap.seen and watch.report.passes > 1 and restore.has_drawn(rng):

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import threading
-import weakref
 
 __all__ = ["Overlap"]
 
-# No lock, which an interrupt could leave closed for ever, and weak, since one may keep a run from ending.
-_under_way: weakref.WeakValueDictionary[int, Overlap] = weakref.WeakValueDictionary()
+# By thread: passes begun and runs ended. Each thread writes its own entry, so there is no lock, which an interrupt
+# could leave closed for ever; and a run that was left in the middle counts for nothing.
+_moves: dict[int, int] = {}
 
 
 class Overlap:
-    """Whether runs of other threads were under way at any moment of a run.
+    """Whether other threads began a pass, or ended a run, since this run began.
 
     Example:
         >>> mine = Overlap()
-        >>> mine.begin()
-        >>> def step_elsewhere():
-        ...     theirs = Overlap()
-        ...     theirs.begin()
-        ...     theirs.end()
-        >>> other = threading.Thread(target=step_elsewhere)
+        >>> other = threading.Thread(target=lambda: Overlap().move())
         >>> other.start(), other.join()
         (None, None)
-        >>> mine.end()
         >>> mine.seen
         True
     """
 
     def __init__(self) -> None:
-        self.seen = False
-        self._thread = threading.get_ident()
+        self._before = _others()
 
-    def begin(self) -> None:
-        """The run begins. It is entered before others are looked for, so of two that begin at once one sees both."""
-        _under_way[id(self)] = self
-        for other in (reference() for reference in _under_way.valuerefs()):
-            if other is not None and other._thread != self._thread:
-                self.seen = other.seen = True
+    def move(self) -> None:
+        """A pass of this run begins, or the run is over."""
+        me = threading.get_ident()
+        _moves[me] = _moves.get(me, 0) + 1
 
-    def end(self) -> None:
-        """The run is over."""
-        _under_way.pop(id(self), None)
+    @property
+    def seen(self) -> bool:
+        """Whether they did."""
+        return _others() != self._before
+
+
+def _others() -> dict[int, int]:
+    moves = _moves.copy()
+    moves.pop(threading.get_ident(), None)
+    return moves
