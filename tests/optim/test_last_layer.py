@@ -52,6 +52,16 @@ class ThreePoints:
         return g + (yield At(2 * eps))
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Descends on some examples."""
+
+    passes = 1.0
+
+    def gradient(self, w, memory):
+        return (yield At(examples=torch.arange(2)))
+
+
 HEAD_RULES = {
     "three points": ThreePoints(),
     "lsam": lsam(0.2, head="fc"),
@@ -115,6 +125,31 @@ def test_gradients_from_before_the_step_do_not_count():
 def test_the_body_runs_once_per_step():
     assert train(True, HEAD_RULES["lsam"], HEADS["linear"], LOSSES["cross entropy"])[2] == 4
     assert train(False, HEAD_RULES["lsam"], HEADS["linear"], LOSSES["cross entropy"])[2] == 8
+
+
+@pytest.mark.parametrize("m", [1, 4, 6, 9])
+def test_a_phantom_head_for_each_part_is_the_gradient_written_out(m):
+    torch.manual_seed(0)
+    model, x, y = Net(), torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
+    model.conv[3].p = 0.0
+    model.double(), (x := x.double())
+    twin = copy.deepcopy(model)
+    losses, features = 0.0, twin.conv(x)
+    for part in torch.arange(6).split(m):
+        head = twin.fc.weight.detach().requires_grad_(), twin.fc.bias.detach().requires_grad_()
+        loss = cross_entropy(nn.functional.linear(features[part].detach(), *head), y[part])
+        g = torch.autograd.grad(loss, head)
+        length = torch.cat([t.flatten() for t in g]).norm()
+        phantom = [p + 0.2 * t / length for p, t in zip(twin.fc.parameters(), g, strict=True)]
+        losses = losses + len(part) / 6 * cross_entropy(nn.functional.linear(features[part], *phantom), y[part])
+    losses.backward()
+    opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(0.2, m=m))
+    bodies = []
+    model.conv.register_forward_pre_hook(lambda *_: bodies.append(1))
+    opt.step(last_layer(model).one_pass(lambda: model(x), lambda out, part: cross_entropy(out, y[part])), n=6)
+    assert len(bodies) == 1
+    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p, q - 0.1 * q.grad, rtol=1e-12, atol=1e-14)
 
 
 # One effect at a time.
@@ -192,8 +227,8 @@ def test_a_radius_by_features_needs_one_pass_and_settings_are_not_mixed():
     opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), lsam(0.2, radius="features"))
     with pytest.raises(TypeError, match="must see the features; use last_layer"):
         opt.step(lambda p: p.backward(cross_entropy(model(x), y)) or p.loss)
-    for mixed in ({"effects": "weights", "theta": 0.5}, {"radius": "head", "theta": 0.5}):
-        with pytest.raises(ValueError, match="lsam takes one of effects, radius and theta, got"):
+    for mixed in ({"effects": "weights", "theta": 0.5}, {"radius": "head", "theta": 0.5}, {"radius": "head", "m": 2}):
+        with pytest.raises(ValueError, match=f"lsam takes one of .* and m, got {', '.join(mixed)}; leave out"):
             lsam(**mixed)
 
 
@@ -275,7 +310,8 @@ def test_bad_use_gets_one_sentence():
 
     def attempt(model, rule, head=None):
         opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1), rule)
-        opt.step(last_layer(model, head).one_pass(lambda: model(x), lambda out: cross_entropy(out, y)), n=6)
+        loss = lambda out, part=slice(None): cross_entropy(out, y[part])
+        opt.step(last_layer(model, head).one_pass(lambda: model(x), loss), n=6)
 
     for call, kind, message in [
         (
@@ -290,7 +326,12 @@ def test_bad_use_gets_one_sentence():
             "the model ran without calling its head 'unused'",
         ),
         (lambda: attempt(Net(), sam()), ValueError, "the rule moves 'conv.0.bias', outside the head 'fc'; use lsam"),
-        (lambda: attempt(Net(), optim.m_sharpness(2, lsam())), TypeError, "takes it in parts"),
+        (lambda: attempt(Net(), Chosen()), TypeError, "this rule chooses examples"),
+        (
+            lambda: attempt(Net(), optim.m_sharpness(2, ThreePoints())),
+            TypeError,
+            "sends each part of the batch back once, but this rule does so twice",
+        ),
         (lambda: last_layer(Net(), "head"), ValueError, "no module named 'head'; there are conv, conv.0"),
         (lambda: last_layer(Net(), nn.Linear(1, 1)), ValueError, "is not a module of the model"),
         (lambda: last_layer(nn.Conv2d(1, 1, 1)), ValueError, "Conv2d has no Linear layer"),

@@ -43,14 +43,16 @@ class LastLayer:
             self.model(x)
         return call.inputs(self)[0]
 
-    def one_pass(self, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> OnePass:
+    def one_pass(self, forward: Callable[[], Tensor], loss: Callable[..., Tensor]) -> OnePass:
         """A closure for ``SharpnessAware.step`` that runs the body once and the head as often as the rule needs it.
 
-        The gradients are those of the two-pass form, bit for bit, with BatchNorm and dropout too.
+        The gradients are those of the two-pass form, bit for bit, with BatchNorm and dropout too. Where each part of
+        the batch has a phantom head of its own (``m_sharpness``), the body still sees the batch as a whole.
 
         Args:
             forward: Runs the model and returns the head's output, as in ``lambda: model(x)``.
-            loss: The loss of that output. What follows the head (a squeeze, a softmax) belongs here.
+            loss: The loss of that output. What follows the head (a squeeze, a softmax) belongs here. For rules that
+                take the batch in parts, of the outputs of some examples and of the slice that says which.
 
         Example:
             >>> from samphire.optim import SharpnessAware, lsam
@@ -93,21 +95,49 @@ class OnePass:
 
     starts_afresh = True  # gradients from before the step do not count, so there is nothing to zero
 
-    def __init__(self, last: LastLayer, forward: Callable[[], Tensor], loss: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, last: LastLayer, forward: Callable[[], Tensor], loss: Callable[..., Tensor]) -> None:
         self.last, self.forward, self.loss = last, forward, loss
         self._call: _Call | None = None  # how the body called the head, while the body's graph is alive
+        self._into_features: list[Tensor] = []  # gradients of the sums over parts, until the body is sent them all
 
     def __call__(self, p: Pass) -> Tensor:
         """One pass: the whole model, or from the cached features on."""
         self._check(p)
         head_alone = p.wrt is not None and p.wrt <= self.last.parameters
         p.thaw()
+        if isinstance(p.part, slice):
+            return self._of_part(p, p.part, head_alone)
         out = self._head_again(p, head_alone) if self._call is not None else self._whole(p, cut=head_alone)
         if not head_alone:
             self._call = None  # this backward uses the body's graph up
         loss = self.loss(out)
         p.backward(loss, out)
         return loss
+
+    def _of_part(self, p: Pass, part: slice, head_alone: bool) -> Tensor:
+        """The head on some rows of the features. The body gets what goes back into all of them with the last part."""
+        if self._call is None:
+            self._whole(p, cut=True)
+        assert self._call is not None
+        (features,) = self._call.args
+        rows = features.detach()[part].requires_grad_(not head_alone)
+        out = self._call.again(self.last.head, p, rows)
+        loss = self.loss(out, part)
+        p.backward(loss, out)
+        if not head_alone:
+            self._send_back(features, rows, part)
+        return loss
+
+    def _send_back(self, features: Tensor, rows: Tensor, part: slice) -> None:
+        if sum(map(len, self._into_features)) != part.start:
+            raise TypeError(
+                "one_pass sends each part of the batch back once, but this rule does so twice; use a closure."
+            )
+        assert rows.grad is not None
+        self._into_features.append(len(rows) * rows.grad)
+        if part.stop == len(features):
+            features.backward(torch.cat(self._into_features) / len(rows))  # the rule multiplies by len(rows) / n
+            self._call, self._into_features = None, []
 
     def _whole(self, p: Pass, cut: bool) -> Tensor:
         """Run the model; if only the head's gradient is wanted, cut the body off and keep its graph."""
@@ -125,17 +155,14 @@ class OnePass:
 
     def _head_again(self, p: Pass, cut: bool) -> Tensor:
         assert self._call is not None
-        if p.rng == "replay":
-            restore.set_rng_state(self._call.rng)
         args, kwargs = self._call.args, self._call.kwargs
         if cut:
             args, kwargs = _cut_off(args, kwargs)
-        with self._call.autocast():
-            return self.last.head(*args, **kwargs)
+        return self._call.again(self.last.head, p, *args, **kwargs)
 
     def _check(self, p: Pass) -> None:
-        if p.part is not None:
-            raise TypeError("one_pass runs the whole batch at once, but this rule takes it in parts; use a closure.")
+        if isinstance(p.part, Tensor):
+            raise TypeError("one_pass runs the whole batch at once, but this rule chooses examples; use a closure.")
         outside = p.moved - self.last.parameters
         if outside:
             raise ValueError(
@@ -172,9 +199,13 @@ class _Call:
             )
         return self.args
 
-    def autocast(self) -> torch.autocast:
+    def again(self, head: nn.Module, p: Pass, *args: Any, **kwargs: Any) -> Any:
+        """The head, called as it was then."""
+        if p.rng == "replay":
+            restore.set_rng_state(self.rng)
         kind, dtype, enabled = self._autocast
-        return torch.autocast(kind, dtype=dtype, enabled=enabled)
+        with torch.autocast(kind, dtype=dtype, enabled=enabled):
+            return head(*args, **kwargs)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class Config:
         model: A name for :func:`samphire.models.load`.
         weights: What training starts from, as there; ``None`` for fresh weights.
         rule: ``"sgd"``, or a rule of ``samphire.optim.RULES``. ``"lsam"`` runs its body once (one-pass), except
-            with several processes and one perturbation.
+            with a head that is named (``rule.head``), or with several processes and one perturbation.
         rho: The rule's radius; ``None`` for its default. 0 and ``"sgd"`` are the same.
         rule_settings: The rule's other settings, by name.
         method: ``"erm"``: all examples alike. ``"reweight"``: every group equally often. ``"group_dro"``: the same,
@@ -202,6 +202,11 @@ class Config:
         rule = self.optimizer_rule(steps=1)
         radius = 0.0 if rule is None else rho_of(rule)
         return math.nan if radius is None else float(radius)
+
+    @property
+    def runs_body_once(self) -> bool:
+        """Whether the rule moves the last layer alone, so that the features of one pass serve the next."""
+        return self.rule == "lsam" and "head" not in dict(self.rule_settings)
 
     def optimizer_rule(self, steps: int) -> Rule | None:
         """The rule for a training of a number of steps, or ``None`` for the plain gradient."""

@@ -230,8 +230,9 @@ class Training:
             self.opt.zero_grad()
             losses(self.model(x)).mean().backward()
             self.opt.step()
-        elif self.config.rule == "lsam" and (self.ranks.count == 1 or self.config.perturbation == "local"):
-            self.opt.step(last_layer(self.model).one_pass(lambda: self.model(x), lambda out: losses(out).mean()))
+        elif self.config.runs_body_once and (self.ranks.count == 1 or self.config.perturbation == "local"):
+            one_pass = last_layer(self.model).one_pass
+            self.opt.step(one_pass(lambda: self.model(x), lambda *some: losses(*some).mean()), n=len(y))
         else:
             for p in self.opt.passes(n=len(y), labels=y):
                 out = self.model(x[p.examples])

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from samphire import mechanisms, report
@@ -128,6 +127,8 @@ def _leaning(easy: Tensor, hard: Tensor) -> Tensor:
 
 def _gains(real: Tensor, phantom: Tensor, easy: Tensor, hard: Tensor) -> Row:
     """Rank correlations of a point's gain in weight with what fits it; the last at equal real weight."""
+    from scipy.stats import rankdata
+
     gain = phantom.log() - real.log()
     ranks = rankdata(torch.stack([gain, easy, hard, real]).cpu(), axis=1)
     of_gain, _, of_hard, of_real = torch.from_numpy(np.corrcoef(ranks))

@@ -77,6 +77,8 @@ ENTRIES: dict[str, tuple[Changes, Changes]] = {
     "lsam, radius by the head": _lsam("radius", "head", (0.05, 0.2)),
     "lsam, radius by the features": _lsam("radius", "features", (1.0, 3.0)),
     "lsam, running mean": _lsam("theta", 0.1),
+    "lsam, a head for 10 examples": _lsam("m", 10),
+    "lsam, last convolution too": _lsam("head", ("4", "7"), (0.05, 0.2)),
     "group_dro": _method("group_dro", "eta", (0.01, 0.1)),
     "jtt": _method("jtt", "times", (5, 20)),
     "useful": _method("useful", "times", (2, 3)),
@@ -154,7 +156,7 @@ def runs(board: Board) -> list[Entry]:
 def _passes(config: Config) -> float:
     """Passes over a batch in a step, those over the head alone not counted."""
     rule = config.optimizer_rule(steps=1)
-    return 1.0 if rule is None or config.rule == "lsam" else rule.passes
+    return 1.0 if rule is None or config.runs_body_once else rule.passes
 
 
 def _compute(runs: Sequence[Entry], places: Places, progress: Progress) -> Iterator[tuple[Entry, Row]]:
@@ -389,7 +391,7 @@ SCOREBOARD_CIFAR_MNIST = Experiment(
     notes=(
         "Left out: " + "; ".join(f"{name}, which {why}" for name, why in LEFT_OUT.items()) + ".",
         "GroupDRO is told every training example's group; JTT and USEFUL train twice, which their cost has.",
-        "lsam, also with one effect, runs its body once; its cost is measured so.",
+        "lsam, also with one effect or several phantom heads, runs its body once; its cost is measured so.",
         "imb_sam takes class 0 for the rare one; m_sharpness has 16 examples to a part.",
     ),
 )  # fmt: skip

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scipy import stats
-
 from samphire import report
 from samphire.experiments.claims import lower_claim
 from samphire.experiments.review import mnist
@@ -55,6 +53,8 @@ def _rank_correlation(points: list[Row], measure: str) -> tuple[float, float]:
     """Spearman's, of a measure with the gap, and its p-value; nan for fewer than three points."""
     if len(points) < 3:
         return math.nan, math.nan
+    from scipy import stats
+
     spearman = stats.spearmanr([p[measure] for p in points], [p["gap"] for p in points])
     return float(spearman.statistic), float(spearman.pvalue)
 

@@ -87,5 +87,6 @@ def rule_for_run(name: str, steps: int, batch: int, rho: float | None = None, **
     checks.check_one_of("rule", name, RULES)
     of_run = {"steps": steps, "m": max(1, batch // 2), "tail": (0,)}
     parameters = inspect.signature(RULES[name]).parameters
-    fitted = rule(name, **{key: value for key, value in of_run.items() if key in parameters} | settings)
+    needed = {key: v for key, v in of_run.items() if key in parameters and parameters[key].default is not None}
+    fitted = rule(name, **needed | settings)
     return fitted if rho is None else with_rho(fitted, rho)

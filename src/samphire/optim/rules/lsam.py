@@ -8,9 +8,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from samphire.checks import PositiveFraction, check_fields, check_value
+from samphire.checks import Count, PositiveFraction, check_fields, check_value
 from samphire.optim import scopes
 from samphire.optim.requests import EVERYWHERE, Asking, At, Climb, Memory, Rule
+from samphire.optim.rules.m_sharpness import m_sharpness
 from samphire.optim.rules.sam import sam
 from samphire.optim.rules.vasso import vasso
 from samphire.optim.schedules import Rho
@@ -29,6 +30,7 @@ def lsam(
     effects: Effects = "both",
     radius: Radius = "fixed",
     theta: PositiveFraction = 1.0,
+    m: Count | None = None,
 ) -> Rule:
     r"""Last-layer SAM: climb with the head alone, descend with everything.  Two passes; one by ``last_layer``.
 
@@ -44,7 +46,7 @@ def lsam(
 
     .. math:: \text{weights: } v_a = \tilde v,\ v_b = v; \qquad \text{rates: } v_a = v,\ v_b = \tilde v.
 
-    ``radius`` and ``theta`` are trials of ours, not the paper's. At most one of the last three settings may be
+    ``radius``, ``theta`` and ``m`` are trials of ours, not the paper's. At most one of the last four settings may be
     changed.
 
     Args:
@@ -58,6 +60,8 @@ def lsam(
             (appendix D: they move by :math:`\rho\,\|\phi\|`).
         theta: Weight of the new gradient in the running mean that the head climbs along, as in ``vasso``; 1 for the
             batch's own gradient.
+        m: Examples that share a phantom head, as in ``m_sharpness``; ``None`` for all of a batch. In ``one_pass`` the
+            body still runs once, on the whole batch.
 
     Example:
         >>> loss = lambda w: (w["body"] * w["head"]).sum()
@@ -77,14 +81,19 @@ def lsam(
     check_value("lsam: effects", effects, Effects)
     check_value("lsam: radius", radius, Radius)
     check_value("lsam: theta", theta, PositiveFraction)
-    if [effects, radius, theta] not in (["both", "fixed", theta], ["both", radius, 1], [effects, "fixed", 1]):
-        raise ValueError(f"lsam takes one of effects, radius and theta, got {effects!r}, {radius!r} and {theta:g}.")
+    check_value("lsam: m", m, Count | None)
+    changed = {"effects": effects != "both", "radius": radius != "fixed", "theta": theta != 1, "m": m is not None}
+    if sum(changed.values()) > 1:
+        given = ", ".join(name for name, differs in changed.items() if differs)
+        raise ValueError(f"lsam takes one of effects, radius, theta and m, got {given}; leave out all but one.")
     climb = Climb(on=scopes.as_scope(head))
     if effects != "both":
         return one_effect(rho, effects, climb=climb)
     if radius != "fixed":
         return tied_radius(rho, radius, climb=climb)
-    return sam(rho, climb=climb) if theta == 1 else vasso(rho, theta, climb=climb)
+    if theta != 1:
+        return vasso(rho, theta, climb=climb)
+    return sam(rho, climb=climb) if m is None else m_sharpness(m, sam(rho, climb=climb))
 
 
 @dataclass(frozen=True)
