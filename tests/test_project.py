@@ -1,6 +1,7 @@
 """The shape of the project: layers, light imports, documented names, a README that runs."""
 
 import ast
+import pkgutil
 import re
 import subprocess
 import sys
@@ -101,9 +102,17 @@ def test_import_is_light():
         "pandas",
         "typer",
     )
-    code = f"import sys, samphire; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        f"import sys, samphire; print([m for m in {heavy} if m in sys.modules]); print(samphire.data.open.__name__)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["[]", "open"]
+
+
+def test_every_package_is_reached_without_importing_it_by_name():
+    found = {module.name for module in pkgutil.iter_modules(samphire.__path__) if module.ispkg}
+    assert found - {"cli", "optim", "records"} == set(samphire.PACKAGES)
+    assert all(getattr(samphire, name).__name__ == f"samphire.{name}" for name in samphire.PACKAGES)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ opt = SharpnessAware(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum
 loss = opt.step(closure)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from samphire.optim import SharpnessAware, last_layer, rules
@@ -18,10 +19,14 @@ __all__ += rules.__all__
 if TYPE_CHECKING:
     from samphire.audits import audit
 
+PACKAGES = ("audits", "baselines", "data", "experiments", "integrations", "landscape", "mechanisms", "models",
+            "probes", "report", "sweep", "train")  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
-    if name == "audit":  # when it is first used: it needs SciPy and more
-        from samphire.audits import audit
-
-        return audit
+    """What is imported when it is first used, since it needs SciPy and more."""
+    if name == "audit":
+        return import_module("samphire.audits").audit
+    if name in PACKAGES:
+        return import_module(f"samphire.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
