@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -42,9 +41,20 @@ def work(job, out):
             run.append({"row": i, "job": job.number})
 
 
-def sweep_all(jobs, out, workers=4, **where):
-    where = where or {"on": "processes", "workers": workers}
+def sweep_all(jobs, out, **where):
     return len(sweep.run(map(Job, range(jobs)), partial(work, out=out), out, **where).failed)
+
+
+def start(jobs, out, **where):
+    """The sweep in a process of its own."""
+    code = f"import kills, sys; sys.exit(kills.sweep_all({jobs}, {str(out)!r}, **{where!r}))"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])}
+    return subprocess.Popen([sys.executable, "-c", code], env=env, cwd=HERE)
+
+
+def restarted(process, *args, **where):
+    """The process, or another one if it ended in failure."""
+    return process if process.poll() in (None, 0) else start(*args, **where)
 
 
 def rows_in(out):
@@ -52,12 +62,6 @@ def rows_in(out):
 
 
 # Processes
-
-
-def start(jobs, out, workers):
-    code = f"import kills, sys; sys.exit(kills.sweep_all({jobs}, {str(out)!r}, {workers}))"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])}
-    return subprocess.Popen([sys.executable, "-c", code], env=env, cwd=HERE)
 
 
 def children(process):
@@ -75,10 +79,10 @@ def rehearse(jobs, out, workers=4, seed=0, rows=(5, 40)):
         How many workers and parents were killed.
     """
     draw, killed = random.Random(seed), Counter()
-    parent, next_kill = start(jobs, out, workers), draw.randint(*rows)
+    where = {"on": "processes", "workers": workers}
+    parent, next_kill = start(jobs, out, **where), draw.randint(*rows)
     while parent.poll() != 0:
-        if parent.poll() is not None:
-            parent = start(jobs, out, workers)
+        parent = restarted(parent, jobs, out, **where)
         if rows_in(out) < next_kill:
             time.sleep(0.02)
             continue
@@ -112,24 +116,18 @@ def join(cluster):
 
 def rehearse_on_ray(jobs, out, cluster, seed=0, rows=(20, 60)):
     """Kill a node after some more rows and let another join, until the sweep ends; how many were killed."""
-    draw, killed, over = random.Random(seed), Counter(), threading.Event()
-
-    def kill():
-        next_kill = draw.randint(*rows)
-        while not over.wait(0.05):
-            if rows_in(out) >= next_kill:
-                next_kill += draw.randint(*rows)
-                cluster.remove_node(draw.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
-                join(cluster)
-                killed["nodes"] += 1
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        sweep_all(jobs, out, on="ray", address=cluster.address)
-    finally:
-        over.set()
-        killer.join()
+    draw, killed = random.Random(seed), Counter()
+    where = {"on": "ray", "address": cluster.address}
+    parent, next_kill = start(jobs, out, **where), draw.randint(*rows)
+    while parent.poll() != 0:
+        parent = restarted(parent, jobs, out, **where)
+        if rows_in(out) < next_kill:
+            time.sleep(0.05)
+            continue
+        next_kill += draw.randint(*rows)
+        cluster.remove_node(draw.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
+        join(cluster)
+        killed["nodes"] += 1
     return killed
 
 
@@ -155,10 +153,10 @@ def main(jobs, on="processes"):
     ):
         if on == "ray":
             cluster = stack.enter_context(nodes())
-            _, undisturbed = timed(lambda: sweep_all(jobs, calm, on="ray", address=cluster.address))
+            _, undisturbed = timed(start(jobs, calm, on="ray", address=cluster.address).wait)
             killed, disturbed = timed(rehearse_on_ray, jobs, rough, cluster)
         else:
-            _, undisturbed = timed(start(jobs, calm, workers=4).wait)
+            _, undisturbed = timed(start(jobs, calm, on="processes", workers=4).wait)
             killed, disturbed = timed(rehearse, jobs, rough)
         runs = stored(rough).values()
         rows = Counter(map(len, runs))
