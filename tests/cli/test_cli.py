@@ -5,6 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import samphire
 from samphire import cli
 
 runner = CliRunner()
@@ -75,6 +76,15 @@ def test_a_fault_of_ours_is_one_sentence_and_the_place_of_its_trace(monkeypatch,
 def test_a_value_error_of_another_library_is_a_fault_too(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(cli.tempfile, "tempdir", str(tmp_path))
     assert end_of(monkeypatch, ValueError("zip() argument 2 is shorter")) == 1  # raised in this file, not in ours
+
+
+def test_a_sentence_is_meant_only_where_a_statement_of_ours_raised_it():
+    with pytest.raises(ValueError, match="rho must be") as refused:
+        samphire.sam(rho=-1.0)
+    assert cli.is_meant(refused.value)
+    with pytest.raises(ValueError, match="invalid literal") as slipped:  # in a line of ours that is no raise
+        exec(compile("int('a')", samphire.__file__, "exec"))
+    assert not cli.is_meant(slipped.value)
 
 
 def test_debug_shows_the_trace(monkeypatch):
