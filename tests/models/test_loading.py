@@ -183,6 +183,7 @@ IMPORTS = {
     "import pillow_of_another_name": (
         "(No module named 'pillow_of_another_name'); pip install pillow_of_another_name."
     ),
+    "import html.none_such": "(No module named 'html.none_such'); pip install html.",
 }
 
 

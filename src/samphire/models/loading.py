@@ -143,7 +143,7 @@ def _imported(package: str, spec: str) -> Any:
     except Exception as error:
         if package not in PACKAGES or isinstance(error, ValueError):
             raise
-        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+        lacks = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
         way = f"pip install {lacks}" if lacks else "install the build made for this PyTorch"  # CUDA's wheel, often
         raise ValueError(
             f"{spec} needs {package}, which is installed but fails on import ({first_line(error)}); {way}."
