@@ -84,6 +84,7 @@ def test_the_layer_test_can_fail():
     assert not list(violations(SOURCE / "optim" / "step.py", ["samphire.optim.rules", "samphire.tree"]))
 
 
+@pytest.mark.slow
 def test_import_is_light():
     heavy = (
         "matplotlib",

@@ -257,22 +257,16 @@ def test_the_command_prints_a_line_a_figure_and_what_to_do_next(tmp_path):
     assert '"figure": "fig2"' in result.stdout
 
 
-@pytest.mark.parametrize("more", [[], ["-v"]], ids=["a line a figure", "every claim"])
-def test_on_a_terminal_what_is_printed_stands_above_the_bar(tmp_path, more):
-    command = [
-        sys.executable,
-        "-m",
-        "samphire",
-        "reproduce",
-        "fig1",
-        "--scale",
-        "tiny",
-        "--out",
-        str(tmp_path),
-        *more,
-    ]
+def test_on_a_terminal_what_is_printed_stands_above_the_bar(tmp_path):
+    """A line for the figure, and then every claim of it."""
+    command = ["reproduce", "fig1", "--scale", "tiny", "--out"]
+    both = [[*command, str(tmp_path / "brief")], [*command, str(tmp_path / "whole"), "-v"]]
+    code = f"from samphire.cli import app\nfor words in {both}: app(words, standalone_mode=False); print('END')"
     ours, theirs = pty.openpty()
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"}) as process:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"}
+    )
+    with process:
         os.close(theirs)
         written = b""
         with contextlib.suppress(OSError):  # Linux says so when the other end is closed
@@ -280,13 +274,13 @@ def test_on_a_terminal_what_is_printed_stands_above_the_bar(tmp_path, more):
                 written += part
     os.close(ours)
     assert process.returncode == 0, written
-    lines = [
-        re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line.rpartition("\r")[2]) for line in written.decode().split("\r\n")
-    ]
-    assert any("━" in line and "left:" in line for line in lines)  # the bar
-    printed = [line for line in lines if "○ 3" in line or "Figure 1" in line]
-    assert printed
-    assert all(line.startswith("fig1") and "left:" not in line for line in printed)
+    brief, whole, _ = written.decode().split("END")
+    for text, mark in ((brief, "○ 3"), (whole, "Figure 1")):
+        lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line.rpartition("\r")[2]) for line in text.split("\r\n")]
+        assert any("━" in line and "left:" in line for line in lines)  # the bar
+        printed = [line for line in lines if mark in line]
+        assert printed
+        assert all(line.startswith("fig1") and "left:" not in line for line in printed)
 
 
 def test_a_sweep_without_runs_is_refused(monkeypatch, tmp_path):

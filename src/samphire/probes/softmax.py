@@ -193,8 +193,8 @@ class _Problems:
 
     def objective(self, logits: Tensor, v: Tensor) -> Tensor:
         """(problems,), in double precision."""
-        wide = logits.double().masked_fill(self.closed, -torch.inf)
-        losses = wide.logsumexp(1) - (logits.double() * self.onehot).sum(1)
+        wide = logits.double()
+        losses = wide.masked_fill(self.closed, -torch.inf).logsumexp(1) - (wide * self.onehot).sum(1)
         return losses.mean(1) + 0.5 * self.l2.double().flatten() * v[..., :-1].double().square().sum((1, 2))
 
 
@@ -204,7 +204,7 @@ def _minimized(axes: _Axes, problems: _Problems, start: Tensor, tolerance: float
     active, rest = torch.arange(len(problems)), problems.to(axes.x.dtype)
     v = start.to(axes.x.dtype)
     logits = rest.logits(axes.scores(v))
-    past: list[tuple[Tensor, Tensor]] = []  # steps, and changes of the gradient
+    past: list[tuple[Tensor, Tensor, Tensor]] = []  # steps, changes of the gradient, and what pairs weigh
     step = before = torch.empty(0)
     lowest = torch.full((len(problems),), torch.inf, dtype=torch.float64)
     for _ in range(STEPS):
@@ -212,7 +212,8 @@ def _minimized(axes: _Axes, problems: _Problems, start: Tensor, tolerance: float
         penalty = torch.cat([rest.l2 * v[..., :-1], torch.zeros_like(v[..., -1:])], 2)
         gradient = axes.back(rest.contrasts @ (p - rest.onehot)) / len(axes.x) + penalty
         if len(before):
-            past = [*past[1 - MEMORY :], (step, gradient - before)]
+            change = gradient - before
+            past = [*past[1 - MEMORY :], (step, change, _weight(step, change))]
         c = ((1 - p.square().sum(1)).mean(1) / v.shape[1]).clamp_min(1e-6)[:, None, None]
         direction = -_inverse_hessian(axes, gradient, past, c, rest.l2)
         gain = -(gradient * direction).sum((1, 2)) / 2
@@ -228,7 +229,7 @@ def _minimized(axes: _Axes, problems: _Problems, start: Tensor, tolerance: float
             active, rest, v, logits, gradient, direction = (
                 active[left], rest.some(left), v[left], logits[left], gradient[left], direction[left],
             )  # fmt: skip
-            past = [(s[left], y[left]) for s, y in past]
+            past = [(s[left], y[left], r[left]) for s, y, r in past]
         ahead = rest.logits(axes.scores(direction))
         size = _step_size(rest, logits, ahead, v, direction)
         step, before = size * direction, gradient
@@ -237,19 +238,23 @@ def _minimized(axes: _Axes, problems: _Problems, start: Tensor, tolerance: float
 
 
 def _inverse_hessian(
-    axes: _Axes, gradient: Tensor, past: list[tuple[Tensor, Tensor]], c: Tensor, l2: Tensor
+    axes: _Axes, gradient: Tensor, past: list[tuple[Tensor, Tensor, Tensor]], c: Tensor, l2: Tensor
 ) -> Tensor:
     """The gradient times L-BFGS' inverse Hessian (Nocedal and Wright, algorithm 7.4)."""
-    inverses = [1 / _dot(s, y) for s, y in past]
-    inverses = [torch.where(r.isfinite() & (r > 0), r, 0.0) for r in inverses]  # what rounding spoils is left out
-    q, weights = gradient, []
-    for (s, y), r in zip(reversed(past), reversed(inverses), strict=True):
-        weights.append(r * _dot(s, q))
-        q = q - weights[-1] * y
+    q, alphas = gradient, []
+    for s, y, r in reversed(past):
+        alphas.append(r * _dot(s, q))
+        q = q - alphas[-1] * y
     q = axes.solve(q, c, l2)
-    for (s, y), r, weight in zip(past, inverses, reversed(weights), strict=True):
-        q = q + (weight - r * _dot(y, q)) * s
+    for (s, y, r), alpha in zip(past, reversed(alphas), strict=True):
+        q = q + (alpha - r * _dot(y, q)) * s
     return q
+
+
+def _weight(s: Tensor, y: Tensor) -> Tensor:
+    """The inverse of the curvature along a step; 0 leaves out what rounding spoils."""
+    r = _dot(s, y).reciprocal()
+    return torch.where(r.isfinite() & (r > 0), r, 0.0)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -260,11 +265,12 @@ def _step_size(problems: _Problems, logits: Tensor, ahead: Tensor, v: Tensor, di
     """Where the objective is lowest along a direction, nearly: Newton's method within a bracket."""
     w, u = v[..., :-1], direction[..., :-1]
     wu, uu = _dot(w, u), _dot(u, u)
+    right = (problems.onehot * ahead).sum(1, keepdim=True)
     size, low, high = torch.ones_like(wu), torch.zeros_like(wu), torch.full_like(wu, torch.inf)
     for _ in range(20):
         p = problems.probabilities(logits + size * ahead)
         mean = (p * ahead).sum(1, keepdim=True)
-        slope = (mean - (problems.onehot * ahead).sum(1, keepdim=True)).mean(2, keepdim=True)
+        slope = (mean - right).mean(2, keepdim=True)
         slope = slope + problems.l2 * (wu + size * uu)
         curvature = (p * (ahead - mean).square()).sum(1, keepdim=True).mean(2, keepdim=True) + problems.l2 * uu
         low, high = torch.where(slope < 0, size, low), torch.where(slope < 0, high, size)
