@@ -77,7 +77,7 @@ ENTRIES: dict[str, tuple[Changes, Changes]] = {
     "lsam, radius by the head": _lsam("radius", "head", (0.05, 0.2)),
     "lsam, radius by the features": _lsam("radius", "features", (1.0, 3.0)),
     "lsam, running mean": _lsam("theta", 0.1),
-    "lsam, a head for 10 examples": _lsam("m", 10),
+    "lsam, a head for 10 examples": _lsam("m", 10, (0.1, 0.2)),
     "lsam, last convolution too": _lsam("head", ("4", "7"), (0.05, 0.2)),
     "group_dro": _method("group_dro", "eta", (0.01, 0.1)),
     "jtt": _method("jtt", "times", (5, 20)),
