@@ -179,13 +179,18 @@ def own_parameters(model: nn.Module, name: str) -> frozenset[str]:
     return below(name)(model)
 
 
-def as_scope(on: str | Iterable[str] | Scope) -> Scope:
-    """A scope from what a user writes: a module's name, several, or a scope already."""
-    if isinstance(on, str):
-        return below(on)
+def as_scope(on: str | int | Iterable[str | int] | Scope) -> Scope:
+    """A scope from what a user writes: a module's name (in a Sequential its number), several, or a scope already.
+
+    Example:
+        >>> as_scope((4, 7))
+        below(names=('4', '7'))
+    """
+    if isinstance(on, (str, int)):
+        return below(str(on))
     if on is None or callable(on) or isinstance(on, frozenset):
         return on
-    return below(*on)
+    return below(*map(str, on))
 
 
 def _module(model: Named) -> nn.Module:
