@@ -68,9 +68,18 @@ def plain_loop(config, root, climb):
     return net, losses
 
 
-@pytest.mark.parametrize(("rule", "climb"), [("sgd", None), ("sam", "all"), ("lsam", "head")])
-def test_a_run_is_the_loop_written_out(root, tmp_path, rule, climb):
-    config = replace(DOMINOES, epochs=2, rule=rule, rho=0.1 if climb else None)
+@pytest.mark.parametrize(
+    ("rule", "climb", "settings"),
+    [
+        ("sgd", None, {}),
+        ("sam", "all", {}),
+        ("lsam", "head", {}),
+        ("lsam", "head", {"m": DOMINOES.batch}),
+        ("lsam", "all", {"head": (0, 1, 6)}),  # every layer that has parameters
+    ],
+)
+def test_a_run_is_the_loop_written_out(root, tmp_path, rule, climb, settings):
+    config = replace(DOMINOES, epochs=2, rule=rule, rho=0.1 if climb else None, rule_settings=(*settings.items(),))
     trained = fit(config, root, tmp_path)
     with torch.random.fork_rng():
         net, losses = plain_loop(config, root, climb)
