@@ -299,6 +299,12 @@ class Tail(Net):
         return super().forward(x).log_softmax(-1)
 
 
+class TwoInputs(Net):
+    def forward(self, x):
+        features = self.conv(x)
+        return self.fc(features, features)
+
+
 class TwoHeads(Net):
     def __init__(self):
         super().__init__()
@@ -331,6 +337,11 @@ def test_bad_use_gets_one_sentence():
             lambda: attempt(Net(), optim.m_sharpness(2, ThreePoints())),
             TypeError,
             "sends each part of the batch back once, but this rule does so twice",
+        ),
+        (
+            lambda: attempt(TwoInputs(nn.Bilinear(36, 36, 3)), lsam(m=2, head="fc"), "fc"),
+            TypeError,
+            "a head of one input",
         ),
         (lambda: last_layer(Net(), "head"), ValueError, "no module named 'head'; there are conv, conv.0"),
         (lambda: last_layer(Net(), nn.Linear(1, 1)), ValueError, "is not a module of the model"),

@@ -119,6 +119,8 @@ class OnePass:
         if self._call is None:
             self._whole(p, cut=True)
         assert self._call is not None
+        if len(self._call.args) != 1 or self._call.kwargs:
+            raise TypeError(f"one_pass in parts needs a head of one input, got more for {self.last.name!r}.")
         (features,) = self._call.args
         rows = features.detach()[part].requires_grad_(not head_alone)
         out = self._call.again(self.last.head, p, rows)
