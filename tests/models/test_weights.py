@@ -82,7 +82,7 @@ def test_missing_package_of_weights_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("spec", ["small_cnn", "mlp"])
 def test_networks_without_imagenet_weights_say_so(spec: str) -> None:
-    expected = f"{spec} has no ImageNet weights; pass weights=PATH or weights=URL."
+    expected = f"{spec} has no ImageNet weights; pass weights=none for fresh ones, or a path or URL."
     with pytest.raises(ValueError, match=re.escape(expected)):
         load(spec, 2, weights="imagenet")
 

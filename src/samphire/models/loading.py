@@ -183,7 +183,7 @@ def _build(spec: str, build: Builder, num_classes: int, generator: Source, setti
 def _state(spec: str, weights: str | os.PathLike[str], imagenet: Weights | None) -> State:
     if weights == "imagenet":
         if imagenet is None:
-            raise ValueError(f"{spec} has no ImageNet weights; pass weights=PATH or weights=URL.")
+            raise ValueError(f"{spec} has no ImageNet weights; pass weights=none for fresh ones, or a path or URL.")
         return imagenet()
     if is_url(weights):
         return read(download(str(weights)))
