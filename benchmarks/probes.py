@@ -31,7 +31,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from samphire.data.split import Split
-from samphire.models import small_cnn
+from samphire.models import Normalize, small_cnn
 from samphire.probes import Linear, features
 from samphire.probes.logistic import Scaler
 from samphire.probes.resampling import balanced_halves
@@ -108,7 +108,9 @@ def ours(x: np.ndarray, split: Split, train: np.ndarray, held: np.ndarray) -> li
 
 def drawn_features(per_group: int) -> tuple[np.ndarray, Split]:
     split = images(per_group)
-    return features(small_cnn(2, generator=torch.Generator().manual_seed(0)), split.images), split
+    net: torch.nn.Module = small_cnn(2, generator=torch.Generator().manual_seed(0))
+    net.normalize = Normalize()
+    return features(net, split.images), split
 
 
 def measure(x: np.ndarray, split: Split, rounds: int) -> dict[str, object]:
