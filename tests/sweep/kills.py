@@ -52,9 +52,20 @@ def start(jobs, out, **where):
     return subprocess.Popen([sys.executable, "-c", code], env=env, cwd=HERE)
 
 
-def restarted(process, *args, **where):
-    """The process, or another one if it ended in failure."""
-    return process if process.poll() in (None, 0) else start(*args, **where)
+def moments(jobs, out, draw, rows, **where):
+    """Run the sweep until it succeeds, again if it fails; its process, whenever some more rows are written.
+
+    Moments are counted in rows, not in seconds, so that a slow machine sees as many kills as a fast one.
+    """
+    parent, next_kill = start(jobs, out, **where), draw.randint(*rows)
+    while parent.poll() != 0:
+        if parent.poll() is not None:
+            parent = start(jobs, out, **where)
+        if rows_in(out) < next_kill:
+            time.sleep(0.02)
+            continue
+        next_kill += draw.randint(*rows)
+        yield parent
 
 
 def rows_in(out):
@@ -73,20 +84,11 @@ def children(process):
 def rehearse(jobs, out, workers=4, seed=0, rows=(5, 40)):
     """Kill a worker, or one time in four the parent, after some more rows; start the sweep again until it succeeds.
 
-    Moments are counted in rows, not in seconds, so that a slow machine sees as many kills as a fast one.
-
     Returns:
         How many workers and parents were killed.
     """
     draw, killed = random.Random(seed), Counter()
-    where = {"on": "processes", "workers": workers}
-    parent, next_kill = start(jobs, out, **where), draw.randint(*rows)
-    while parent.poll() != 0:
-        parent = restarted(parent, jobs, out, **where)
-        if rows_in(out) < next_kill:
-            time.sleep(0.02)
-            continue
-        next_kill += draw.randint(*rows)
+    for parent in moments(jobs, out, draw, rows, on="processes", workers=workers):
         busy = children(parent.pid)
         whom = parent.pid if draw.random() < 0.25 or not busy else draw.choice(busy)
         try:
@@ -117,14 +119,7 @@ def join(cluster):
 def rehearse_on_ray(jobs, out, cluster, seed=0, rows=(20, 60)):
     """Kill a node after some more rows and let another join, until the sweep ends; how many were killed."""
     draw, killed = random.Random(seed), Counter()
-    where = {"on": "ray", "address": cluster.address}
-    parent, next_kill = start(jobs, out, **where), draw.randint(*rows)
-    while parent.poll() != 0:
-        parent = restarted(parent, jobs, out, **where)
-        if rows_in(out) < next_kill:
-            time.sleep(0.05)
-            continue
-        next_kill += draw.randint(*rows)
+    for _ in moments(jobs, out, draw, rows, on="ray", address=cluster.address):
         cluster.remove_node(draw.choice(sorted(cluster.worker_nodes, key=id)), allow_graceful=False)
         join(cluster)
         killed["nodes"] += 1
