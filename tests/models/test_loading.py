@@ -196,5 +196,5 @@ def test_a_package_that_fails_on_import_is_named(
     (tmp_path / "torchvision.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     expected = f"torchvision:resnet50 needs torchvision, which is installed but fails on import {sentence}"
-    with pytest.raises(ValueError, match=re.escape(expected)):
+    with pytest.raises(ValueError, match=f"{re.escape(expected)}$"):
         load("torchvision:resnet50", 7)
