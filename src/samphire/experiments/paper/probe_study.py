@@ -229,7 +229,9 @@ def plots(rows: Sequence[Row]) -> list[Any]:
             sizes = {n: fmean(row["error"] for row in same) for n, same in sorted(by(group, "n").items())}
             name = {"train": "training images", "val": "validation images"}[on]
             left.plot(list(sizes), list(sizes.values()), "o-" if len(sizes) > 1 else "s", label=f"{name}, {scaling}")
-        left.set(xscale="log", xlabel="examples of the probing set", ylabel="error of the hard feature, %")
+        left.set(xlabel="examples of the probing set", ylabel="error of the hard feature, %")
+        left.set_xscale("log", base=2)
+        left.xaxis.set_major_formatter("{x:g}")
         left.set_title("held-out halves, mean over the grid's networks")
         left.legend(fontsize=7)
         for scaling, path in _paths(rows).items():
