@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import copy
 import io
+import itertools
 import pickle
 import random
 
@@ -23,6 +24,22 @@ def test_interrupts_at_random_moments_leave_nothing(signals):
     results, wrong = interrupts.run(2 * len(ALL), seed=7, signals=signals)
     assert wrong == []
     assert results["at once"] > 0
+
+
+@pytest.mark.parametrize("door", ["step", "passes"])
+def test_torch_keeps_recording_gradients_after_an_interrupt_inside_its_no_grad(door):
+    rehearsal = interrupts.Rehearsal(ALL["esam"])
+    for moment in itertools.count(1):
+        bench = rehearsal.start()
+        try:
+            with interrupts.after_bytecodes(moment, ("grad_mode.py",)):
+                bench.through(door)
+            break
+        except KeyboardInterrupt:
+            left_on = torch.is_grad_enabled()
+            torch.set_grad_enabled(True)
+            assert left_on, f"off after an interrupt at bytecode {moment}"
+    assert moment > 50
 
 
 def test_the_trial_sees_what_an_optimizer_without_an_undo_log_leaves(monkeypatch):

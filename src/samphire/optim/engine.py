@@ -221,8 +221,9 @@ class Engine:
 
     def _next_pass(self, request: At, index: int, seen: set[object]) -> Pass:
         part = request.examples
-        is_perturbed = bool(seen) and (None in seen or isinstance(part, Tensor) or str(part) in seen)
-        seen.add(None if part is None else str(part))
+        one = (part.start, part.stop) if isinstance(part, slice) else part  # slices have no hash before Python 3.12
+        is_perturbed = bool(seen) and (None in seen or isinstance(part, Tensor) or one in seen)
+        seen.add(one)
         length = tree.known_norm(request.eps)
         return Pass(
             index,

@@ -311,10 +311,11 @@ class SharpnessAware(Optimizer):
         engine = self._engine
         if engine.unusable or engine.in_pass():
             return
-        if self.clip_norm is not None:
-            clip_grad_norm_(engine.named.values(), self.clip_norm)
-        if self.clip_value is not None:
-            clip_grad_value_(engine.named.values(), self.clip_value)
+        with restore.kept_grad_mode():
+            if self.clip_norm is not None:
+                clip_grad_norm_(engine.named.values(), self.clip_norm)
+            if self.clip_value is not None:
+                clip_grad_value_(engine.named.values(), self.clip_value)
 
     def _apply(self) -> Loss | None:
         """The base optimizer's step, unless the gradient is unusable."""
@@ -341,10 +342,10 @@ class SharpnessAware(Optimizer):
         engine.forget_runs()  # from here on an interrupt may lose this step, but never takes it twice
         engine.last.skipped = unusable
         if scaler is not None:
-            with restore.undone() as undo:
+            with restore.kept_grad_mode(), restore.undone() as undo:
                 restore.set_grads_aside([*engine.named.values()], undo)
                 refuse_unscaled_twice(scaler, self)
-            self._overflow.report(scaler, unusable, next(iter(engine.named.values())).device)
+                self._overflow.report(scaler, unusable, next(iter(engine.named.values())).device)
         if not unusable:
             with restore.kept_grad_mode():
                 self.base.step()
