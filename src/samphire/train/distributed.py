@@ -86,8 +86,10 @@ def _place(device: str | torch.device | None) -> torch.device:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
         raise ValueError(f"device must be one of torch's, such as cpu, cuda or cuda:1, got {device!r}.") from None
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {device!r} needs a GPU, and torch finds none; leave it out.")
     if place.type == "cuda" and place.index is None:
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    try:
+        torch.ones((), device=place).item()
+    except Exception as error:  # of a kind and in words of its own for each kind of device
+        raise ValueError(f"torch cannot compute on device {device!r} here; leave it out.") from error
     return place
