@@ -154,7 +154,7 @@ def test_a_malicious_pickle_is_refused_and_not_run(tmp_path: Path, write: Any) -
     mark = tmp_path / "ran"
     write({"fc.weight": Boom(mark)}, tmp_path / "a.pth")
     with pytest.raises(
-        ValueError, match=r"a\.pth is damaged, or holds more than tensors and could run code when loaded"
+        ValueError, match=r"a\.pth is damaged, or holds more than tensors and could run code when loaded; write it"
     ):
         load("resnet18", 7, tmp_path / "a.pth")
     assert not mark.exists()

@@ -153,7 +153,7 @@ def decode(data: bytes, name: str, *, most_pixels: int = MOST_PIXELS) -> NDArray
         >>> decode(file.getvalue(), "gray.png").shape
         (3, 2, 4)
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
@@ -161,7 +161,8 @@ def decode(data: bytes, name: str, *, most_pixels: int = MOST_PIXELS) -> NDArray
             if width * height <= most_pixels:
                 return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
     except Exception as error:  # Pillow's plugins raise anything
-        raise ValueError(f"image {name} cannot be decoded ({error}); get a fresh copy of it.") from error
+        reason = f"it is none of {', '.join(FORMATS)}" if isinstance(error, UnidentifiedImageError) else error
+        raise ValueError(f"image {name} cannot be decoded ({reason}); get a fresh copy of it.") from error
     raise ValueError(
         f"image {name} has {width} x {height} pixels, more than the {most_pixels} allowed; shrink it first."
     )

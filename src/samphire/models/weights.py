@@ -8,10 +8,12 @@ import http.client
 import importlib
 import logging
 import os
+import pickle
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,11 +78,14 @@ def read(path: Path) -> State:
     path.open("rb").close()  # a file without permission to read is not damaged
     try:
         check_archive(path)
-        state = parse(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state = parse(path)
     except Exception as error:  # damaged bytes raise anything
+        trust_it = isinstance(error, pickle.UnpicklingError)  # is torch's advice, and not ours
+        reason = "" if trust_it else f" ({first_line(error)})"
         raise ValueError(
-            f"{path} is damaged, or holds more than tensors and could run code when loaded "
-            f"({first_line(error)}); {_SAVE}."
+            f"{path} is damaged, or holds more than tensors and could run code when loaded{reason}; {_SAVE}."
         ) from None
     for name in WRAPPERS:
         if isinstance(state, Mapping) and isinstance(state.get(name), Mapping):
