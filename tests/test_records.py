@@ -405,6 +405,12 @@ def test_a_failed_atomic_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
+def test_where_nothing_can_be_written_or_removed_the_sentence_is_the_same(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match=r"cannot write .*a: Not a directory; free space or choose another"):
+        records.write_atomic(tmp_path / "file" / "a", b"")
+
+
 def test_files_have_the_permissions_of_the_users_choice(tmp_path):
     records.write_atomic(tmp_path / "a", b"")
     (tmp_path / "b").write_bytes(b"")

@@ -95,6 +95,19 @@ def test_json_of_the_command_is_json(root, tmp_path):
     assert row["rho"] is None
 
 
+def test_a_finished_run_is_printed_where_its_picture_cannot_be_written(root, tmp_path):
+    words = ["train", "fmnist-mnist", "model=short_runs:small", "epochs=1", "batch=50", "resamples=0"]
+    command = [*words, "--root", str(root), "--out", str(tmp_path)]
+    first = CliRunner().invoke(app, command)
+    (picture,) = tmp_path.glob("*/curves.png")
+    picture.unlink()
+    (picture / "in the way").mkdir(parents=True)
+    second = CliRunner().invoke(app, command)
+    assert second.exit_code == 0
+    assert second.stdout == first.stdout
+    assert f"samphire: cannot write {picture}: Is a directory" in second.stderr
+
+
 def test_the_command_prints_its_settings(root):
     result = CliRunner().invoke(app, ["train", "waterbirds", "method=jtt", "rule=looksam", "rule.k=3", "--settings"])
     assert result.exit_code == 0

@@ -65,5 +65,8 @@ def _show(trained: TrainedRun, as_json: bool) -> None:
         return
     for table in training.tables(trained):
         Console().print(report.rich_table(table))
-    records.write_atomic(trained.folder / "curves.png", report.png(training.curves(trained)))
+    try:
+        records.write_atomic(trained.folder / "curves.png", report.png(training.curves(trained)))
+    except OSError as error:  # a finished run can be shown where nothing can be written
+        print(f"samphire: {error.strerror}", file=sys.stderr)
     print(trained.folder)

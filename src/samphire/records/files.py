@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from samphire.checks import check_regular, read_regular
@@ -49,7 +49,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         sentence = f"cannot write {path}: {error.strerror}; free space or choose another folder."
         raise type(error)(error.errno, sentence) from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # gone already, or where nothing can be written or removed
+            part.unlink()
     if os.name == "posix":
         _sync(path.parent)
 
