@@ -4,7 +4,8 @@
 # make docs   build the documentation into site/, without a network
 # By hand, each some minutes: make fuzz (2,000 damaged inputs), make kills (a sweep of 200 jobs whose processes are
 # killed, and one whose Ray nodes are), make interrupts (20,000 steps of all rules, interrupted at random moments),
-# make lowest (the oldest versions that pyproject.toml allows, with the tests of the core).
+# make lowest (the oldest versions that pyproject.toml allows, with the tests of the core; PYTHON=python3.10 for the
+# oldest Python, after removing .venv-lowest).
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed

@@ -268,7 +268,8 @@ def read_regular(path: Path) -> bytes:
 
 @cache
 def _limits(record: Any) -> dict[str, tuple[Any, tuple[type, ...]]]:
-    hints = get_type_hints(record, include_extras=True)
+    no_type = {"KW_ONLY": None}  # what dataclasses read as a mark, Python 3.10 refuses
+    hints = get_type_hints(record, localns=no_type, include_extras=True)
     return {field.name: _limit(hints[field.name]) for field in fields(record)}
 
 
