@@ -32,6 +32,8 @@ class Split:
         >>> images, bird, place = np.zeros((3, 3, 8, 8), np.uint8), np.array([0, 1, 1]), np.array([0, 0, 1])
         >>> split = Split(images, bird, {"bird": bird, "place": place}, values={"bird": ("land", "water"),
         ...     "place": ("land", "water")})
+        >>> split
+        Split(3 examples, 2 classes, values of features: {'bird': 2, 'place': 2})
         >>> split.group
         array([0, 2, 3])
         >>> len(split.subset(split.group == 2))
@@ -66,10 +68,13 @@ class Split:
     def __len__(self) -> int:
         return len(self.label)
 
+    def __repr__(self) -> str:
+        return f"Split({len(self)} examples, {self.n_classes} classes, values of features: {self.sizes})"
+
     @property
     def n_classes(self) -> int:
         """How many values the label has."""
-        return len(self.classes) or int(self.label.max()) + 1
+        return len(self.classes) or int(self.label.max(initial=-1)) + 1
 
     @property
     def sizes(self) -> dict[str, int]:
