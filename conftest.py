@@ -1,4 +1,4 @@
-"""One thread for each worker of the tests, cheap garbage collections, names that examples use without importing them."""
+"""One thread for each worker of the tests, cheap garbage collections, names that examples need not import."""
 
 import gc
 import os
