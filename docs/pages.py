@@ -12,9 +12,8 @@ import inspect
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 import griffe
@@ -165,7 +164,7 @@ def example(name: str) -> str:
 
 
 def gallery_pages() -> Iterator[tuple[str, str]]:
-    """Every figure and table with its pictures, the command that makes it, its claims and verdicts, and its code."""
+    """Every figure and table with its pictures, the command that makes it, claims and verdicts; and their code."""
     from samphire.experiments import EXPERIMENTS
 
     stored: dict[str, tuple[Path, list[dict[str, Any]]]] = {}
@@ -179,6 +178,7 @@ def gallery_pages() -> Iterator[tuple[str, str]]:
         kind = REVIEW if experiment.source == "the review" else IMAGES if experiment.data else TOY
         groups[kind if folder else NOT_RUN].append(_card(experiment, claims, pictures))
         yield f"gallery/{name}.md", "\n".join(_figure(folder, experiment, claims, pictures))
+    yield from code_pages({_module(experiment): None for experiment in EXPERIMENTS.values()})
     index = ["---", "hide: [toc]", "---", "", "# Gallery", "", INTRODUCTION, ""]
     for title, cards in groups.items():
         index += [f"## {title}", "", '<div class="gallery" markdown>', "", *cards, "", "</div>", ""]
@@ -207,8 +207,7 @@ def _tally(claims: list[dict[str, Any]]) -> str:
 
 
 def _figure(folder: Path | None, experiment: Any, claims: list[dict[str, Any]], pictures: list[str]) -> Iterator[str]:
-    modules = (function.__module__ for function in (experiment.runs, experiment.claims))
-    module = next(name for name in modules if name.startswith("samphire")).replace(".", "/")
+    module = _module(experiment)
     scale = json.loads((folder / "provenance.json").read_text())["scale"] if folder else "quick"
     yield from (f"# {experiment.title.rstrip('.')}", "")
     if folder:
@@ -233,8 +232,25 @@ def _figure(folder: Path | None, experiment: Any, claims: list[dict[str, Any]], 
         tables = _stored(folder, experiment.name, "csv")
         links = ", ".join(f"[{Path(table).name}]({table})" for table in tables)
         yield from (f"Numbers: {links}; rows of every run in `results/{folder.name}`.", "")
-    source = (ROOT / "src" / f"{module}.py").read_text()
-    yield from (f'??? example "Code: src/{module}.py"', "    ```python", indent(source.rstrip(), "    "), "    ```")
+    yield f"Code: [src/{module}.py](../{_code(module)})"
+
+
+def code_pages(modules: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The code of figures, once for all that share it, and not searched."""
+    for module in modules:
+        source = (ROOT / "src" / f"{module}.py").read_text().rstrip()
+        head = "---\nsearch:\n  exclude: true\nhide: [toc]\n---\n"
+        yield _code(module), f"{head}\n# src/{module}.py\n\n```python\n{source}\n```\n"
+
+
+def _code(module: str) -> str:
+    return f"code/{module.replace('/', '.')}.md"
+
+
+def _module(experiment: Any) -> str:
+    """Where the code of a figure is, below ``src``."""
+    modules = (function.__module__ for function in (experiment.runs, experiment.claims))
+    return next(name for name in modules if name.startswith("samphire")).replace(".", "/")
 
 
 def api_pages() -> Iterator[tuple[str, str]]:

@@ -237,10 +237,12 @@ images, cache = map(Path, sys.argv[1:3])
 Image.init()
 if os.getuid() == 0:
     os.seteuid(65534)  # a user that owns nothing
-try:
-    print(int(decoded(split_of(Files(sorted(images.iterdir()))), int(sys.stdin.read()), cache).images.astype(int).sum()))
-except OSError as error:
-    print(error)
+for size in sys.stdin:
+    try:
+        found = decoded(split_of(Files(sorted(images.iterdir()))), int(size), cache).images.astype(int).sum()
+    except OSError as error:
+        found = error
+    print(found, flush=True)
 """
 
 
@@ -258,22 +260,18 @@ def test_two_users_share_a_cache(tmp_path):
         for lock in cache.glob(".*.lock"):
             lock.chmod(0o444)  # its maker's
 
-        def other(size):
-            command = [
-                sys.executable,
-                "-c",
-                OTHER_USER,
-                str(images),
-                str(cache),
-                *map(str, Path(__file__).parents[:2]),
-            ]
-            return subprocess.run(
-                command, input=str(size), stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE
-            ).stdout
+        command = [sys.executable, "-c", OTHER_USER, str(images), str(cache), *map(str, Path(__file__).parents[:2])]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        with subprocess.Popen(command, **pipes) as user:
 
-        assert [other(size) for size in (8, 9)] == [f"{totals[8]}\n", f"{totals[9]}\n"]
-        cache.chmod(0o555)
-        assert f"cannot write decoded images to {cache}: Permission denied; choose another folder" in other(10)
+            def other(size):
+                user.stdin.write(f"{size}\n")
+                return user.stdout.readline()
+
+            assert [other(size) for size in (8, 9)] == [f"{totals[8]}\n", f"{totals[9]}\n"]
+            cache.chmod(0o555)
+            assert f"cannot write decoded images to {cache}: Permission denied; choose another folder" in other(10)
+        assert user.returncode == 0
         cache.chmod(0o777)
 
 

@@ -5,7 +5,6 @@ import socket
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, GradientState
 from lightning.pytorch import LightningModule
@@ -20,6 +19,7 @@ from samphire.integrations.accelerate import prepare
 from samphire.integrations.lightning import SharpnessAwareModule
 from samphire.integrations.transformers import SharpnessAwareTrainer
 from samphire.optim import SharpnessAware, looksam, sam
+from two_ranks import on_two_ranks
 
 BATCH, N = 2, 16  # each rank: two steps of two batches
 RULES = {"sam": sam(0.1), "looksam": looksam(0.1, k=2)}
@@ -142,7 +142,7 @@ def ranks(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(work, (folder, port), nprocs=2)
+    on_two_ranks(work, folder, port)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import torch.multiprocessing as mp
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
@@ -21,11 +21,17 @@ from torch.nn.parallel import DistributedDataParallel
 from cases import ALL, loss_of, problem, weights
 from samphire import optim
 from samphire.optim import Memory, SharpnessAware, gsam, last_layer, lsam, m_sharpness, sam
+from two_ranks import on_two_ranks
 
 pytestmark = pytest.mark.slow
 
 STEPS = 4
 HALVES = [slice(0, 4), slice(4, 8)]
+CASES = [(kind, name) for kind in ("global", "local", "sharded") for name in ALL]
+CASES += [("bucket views", name) for name in ("sam", "gsam", "gam")]
+RESUMED = [("sharded", name) for name in ALL] + [
+    (kind, name) for kind in ("global", "local") for name in ("sam", "looksam", "vasso", "m_sharpness of looksam")
+]
 
 
 def per_rank(rule):
@@ -47,23 +53,56 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def data_parallel(rule, rank, **settings):
-    ddp_settings = {"gradient_as_bucket_view": settings.pop("gradient_as_bucket_view", False)}
-    inner, x, y = problem()
-    model = DistributedDataParallel(inner, **ddp_settings)
-    opt = SharpnessAware(model, sgd(model), per_rank(rule), **settings)
-    train(model, opt, x[HALVES[rank]], y[HALVES[rank]])
-    return weights(inner)
+WRAPPERS = {
+    "global": lambda inner: DistributedDataParallel(inner),
+    "local": lambda inner: DistributedDataParallel(inner),
+    "bucket views": lambda inner: DistributedDataParallel(inner, gradient_as_bucket_view=True),
+    "sharded": lambda inner: fully_shard(inner),
+}
 
 
-def sharded(rule, rank):
-    model, x, y = problem()
-    fully_shard(model)
-    opt = SharpnessAware(model, sgd(model), per_rank(rule))
-    radii = train(model, opt, x[HALVES[rank]], y[HALVES[rank]])
-    memory = opt.state_dict()
-    opt.load_state_dict(memory)
-    return {name: p.full_tensor().detach() for name, p in model.named_parameters()}, radii
+def wrapped(rule, kind, seed=0):
+    model = WRAPPERS[kind](problem(seed)[0])
+    return model, SharpnessAware(
+        model, sgd(model), per_rank(rule), perturbation="local" if kind == "local" else "global"
+    )
+
+
+def whole(model):
+    inner = getattr(model, "module", model)
+    return {name: getattr(p, "full_tensor", lambda p=p: p)().detach().clone() for name, p in inner.named_parameters()}
+
+
+def states(runs):
+    return {
+        str(case): {"model": get_model_state_dict(model), "opt": get_optimizer_state_dict(model, opt)}
+        for case, (model, opt) in runs.items()
+    }
+
+
+def trained(rank, folder):
+    """The weights and radii of each case, and whether a run loaded by torch.distributed.checkpoint ends with the same.
+
+    It is saved after one step, when whatever is kept for a second or third one is needed next.
+    """
+    _, x, y = problem()
+    x, y = x[HALVES[rank]], y[HALVES[rank]]
+    runs = {(kind, name): wrapped(ALL[name], kind) for kind, name in CASES}
+    radii = {case: train(*run, x, y, steps=1) for case, run in runs.items()}
+    dcp.save(states({case: runs[case] for case in RESUMED}), checkpoint_id=folder)
+    for case, run in runs.items():
+        run[1].load_state_dict(run[1].state_dict())  # changes nothing
+        radii[case] += train(*run, x, y, steps=STEPS - 1)
+    weights = {case: whole(model) for case, (model, _) in runs.items()}
+    others = {(kind, name): wrapped(ALL[name], kind, seed=1) for kind, name in RESUMED}
+    saved, same = states(others), {}
+    dcp.load(saved, checkpoint_id=folder)
+    for case, (model, opt) in others.items():
+        set_model_state_dict(model, saved[str(case)]["model"])
+        set_optimizer_state_dict(model, opt, saved[str(case)]["opt"])
+        train(model, opt, x, y, steps=STEPS - 1)
+        same[case] = all(torch.equal(t, weights[case][name]) for name, t in whole(model).items())
+    return weights, radii, same
 
 
 def reductions(rank):
@@ -126,48 +165,6 @@ def refusal(rank):
         return str(error)
 
 
-WRAPPERS = {
-    "global": lambda inner: DistributedDataParallel(inner),
-    "local": lambda inner: DistributedDataParallel(inner),
-    "sharded": lambda inner: fully_shard(inner),
-}
-
-
-def wrapped(rule, kind, seed=0):
-    inner, _, _ = problem(seed)
-    model = WRAPPERS[kind](inner)
-    return model, SharpnessAware(
-        model, sgd(model), per_rank(rule), perturbation="local" if kind == "local" else "global"
-    )
-
-
-def whole(model):
-    return {name: getattr(p, "full_tensor", lambda p=p: p)().detach().clone() for name, p in model.named_parameters()}
-
-
-def resumed(rule, rank, kind, folder):
-    """Whether a run loaded by torch.distributed.checkpoint goes on as the one that saved it.
-
-    It is saved after one step, when whatever is kept for a second or third one is needed next.
-    """
-    _, x, y = problem()
-    x, y = x[HALVES[rank]], y[HALVES[rank]]
-    model, opt = wrapped(rule, kind)
-    train(model, opt, x, y, steps=1)
-    dcp.save(
-        {"model": get_model_state_dict(model), "opt": get_optimizer_state_dict(model, opt)}, checkpoint_id=folder
-    )
-    train(model, opt, x, y, steps=2)
-    other, fresh = wrapped(rule, kind, seed=1)
-    state = {"model": get_model_state_dict(other), "opt": get_optimizer_state_dict(other, fresh)}
-    dcp.load(state, checkpoint_id=folder)
-    set_model_state_dict(other, state["model"])
-    set_optimizer_state_dict(other, fresh, state["opt"])
-    train(other, fresh, x, y, steps=2)
-    a, b = whole(model), whole(other)
-    return all(torch.equal(a[name], b[name]) for name in a)
-
-
 def wrapped_later(rule, rank, rebind):
     """Local perturbation, with the optimizer built before the model is wrapped."""
     inner, x, y = problem()
@@ -207,20 +204,15 @@ def work(rank, folder):
     torch.set_num_threads(1)
     meet = f"file://{folder}/meet"
     dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=timedelta(minutes=5))
+    weights, radii, resumed = trained(rank, f"{folder}/checkpoint")
     results = {
-        "global": {name: data_parallel(r, rank) for name, r in ALL.items()},
-        "local": {name: data_parallel(r, rank, perturbation="local") for name, r in ALL.items()},
-        "bucket views": {
-            n: data_parallel(ALL[n], rank, gradient_as_bucket_view=True) for n in ("sam", "gsam", "gam")
-        },
-        "sharded": {name: sharded(r, rank) for name, r in ALL.items()},
+        "weights": weights,
+        "radii": radii,
+        "resumed": resumed,
         "reductions": reductions(rank),
         "overflow": overflow_on_one_rank(rank),
         "one pass": one_pass(rank),
         "refusal": refusal(rank),
-        "resumed": {
-            f"{kind}, {name}": resumed(ALL[name], rank, kind, f"{folder}/{kind} {name}") for kind, name in RESUMED
-        },
         "wrapped later": {n: wrapped_later(ALL[n], rank, n == "gsam") for n in ("sam", "gsam", "looksam")},
         "never wrapped": never_wrapped(rank),
         "sharded later": {n: sharded_later(ALL[n], rank) for n in ("sam", "looksam", "vasso", "ssam_d")},
@@ -232,7 +224,7 @@ def work(rank, folder):
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(work, (str(folder),), nprocs=2)
+    on_two_ranks(work, str(folder))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
@@ -262,18 +254,19 @@ class EachRanksOwn(optim.esam):
         return torch.cat([first, second + 4])
 
 
-def together(rule):
-    """One process that does what ranks with a common perturbation do: the rule, and the order of the examples."""
+@cache
+def together(name):
+    """One process that does what ranks with a common perturbation do."""
+    return alone(*whole_batch(ALL[name]))
+
+
+def whole_batch(rule):
+    """The rule for all examples, and their order."""
     if isinstance(rule, optim.esam):
         return EachRanksOwn(rule.rho, rule.beta, rule.gamma, rule.seed, climb=rule.climb), slice(None)
     if isinstance(getattr(rule, "rule", None), optim.esam):
-        return replace(rule, rule=together(rule.rule)[0]), slice(None)
+        return replace(rule, rule=whole_batch(rule.rule)[0]), slice(None)
     return rule, INTERLEAVED
-
-
-RESUMED = [("sharded", name) for name in ALL] + [
-    (kind, name) for kind in ("global", "local") for name in ("sam", "looksam", "vasso", "m_sharpness of looksam")
-]
 
 
 def same(a, b, tolerance=1e-13):
@@ -285,29 +278,30 @@ def same(a, b, tolerance=1e-13):
 @pytest.mark.parametrize("rule", ALL)
 def test_global_perturbation_equals_one_process_on_the_whole_batch(ranks, rule):
     for rank in ranks:
-        same(rank["global"][rule], alone(*together(ALL[rule])))
+        same(rank["weights"]["global", rule], together(rule))
 
 
 @pytest.mark.parametrize("rule", ["sam", "gsam", "gam"])
 def test_gradients_that_are_views_of_buckets(ranks, rule):
-    same(ranks[0]["bucket views"][rule], alone(ALL[rule]))
+    same(ranks[0]["weights"]["bucket views", rule], alone(ALL[rule]))
 
 
 @pytest.mark.parametrize("rule", ALL)
 def test_local_perturbation_is_m_sharpness(ranks, rule):
+    expected = alone(m_sharpness(4, per_rank(ALL[rule])))
     for rank in ranks:
-        same(rank["local"][rule], alone(m_sharpness(4, per_rank(ALL[rule]))))
+        same(rank["weights"]["local", rule], expected)
 
 
 @pytest.mark.parametrize("rule", ALL)
 def test_sharded_parameters_equal_one_process(ranks, rule):
     for rank in ranks:
-        same(rank["sharded"][rule][0], alone(*together(ALL[rule])))
+        same(rank["weights"]["sharded", rule], together(rule))
 
 
 def test_radius_over_shards_is_rho(ranks):
     for rank in ranks:
-        assert rank["sharded"]["sam"][1] == pytest.approx([0.1] * STEPS)
+        assert rank["radii"]["sharded", "sam"] == pytest.approx([0.1] * STEPS)
 
 
 def test_local_perturbation_talks_once_a_step(ranks):
@@ -331,15 +325,16 @@ def test_local_perturbation_of_shards_is_refused(ranks):
     assert "needs whole parameters on each rank" in ranks[0]["refusal"]
 
 
-@pytest.mark.parametrize("case", [f"{kind}, {name}" for kind, name in RESUMED])
-def test_distributed_checkpoints_resume_exactly(ranks, case):
-    assert all(rank["resumed"][case] for rank in ranks)
+@pytest.mark.parametrize(("kind", "rule"), RESUMED)
+def test_distributed_checkpoints_resume_exactly(ranks, kind, rule):
+    assert all(rank["resumed"][kind, rule] for rank in ranks)
 
 
 @pytest.mark.parametrize("rule", ["sam", "gsam", "looksam"])
 def test_local_perturbation_finds_the_wrapper_that_came_later(ranks, rule):
+    expected = alone(m_sharpness(4, ALL[rule]))
     for rank in ranks:
-        same(rank["wrapped later"][rule], alone(m_sharpness(4, ALL[rule])))
+        same(rank["wrapped later"][rule], expected)
 
 
 def test_local_perturbation_without_a_wrapper_is_refused(ranks):
@@ -349,7 +344,8 @@ def test_local_perturbation_without_a_wrapper_is_refused(ranks):
 
 @pytest.mark.parametrize("rule", ["sam", "looksam", "vasso", "ssam_d"])
 def test_parameters_sharded_later_are_noticed_and_taken_over(ranks, rule):
+    expected = alone(ALL[rule])
     for rank in ranks:
         after, message = rank["sharded later"][rule]
         assert "opt.rebind(model)" in message
-        same(after, alone(ALL[rule]))
+        same(after, expected)

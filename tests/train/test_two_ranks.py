@@ -7,10 +7,19 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
 
 from samphire import records
 from samphire.train import fit, parse
+from two_ranks import on_two_ranks
 from waiting import PATIENCE
+
+
+def fit_each(rank, jobs, root, out):
+    dist.init_process_group("gloo", init_method=f"file://{out}.meet", rank=rank, world_size=2)
+    for job in jobs:
+        fit(parse(job[0], job[1:]), root, out)
+    dist.destroy_process_group()
 
 
 def test_two_ranks_train_what_one_does(root, tmp_path):
@@ -23,18 +32,8 @@ def test_two_ranks_train_what_one_does(root, tmp_path):
         "one pass": ["rule=lsam", "rho=0.2", "perturbation=local"],
         "jtt": ["method=jtt", "method.times=2"],
     }
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    script = tmp_path / "all.py"
-    script.write_text(
-        "import json, sys\nimport torch.distributed as dist\nfrom samphire.train import fit, parse\n"
-        "dist.init_process_group('gloo')\n"
-        "for words in json.loads(sys.argv[3]):\n    fit(parse(words[0], words[1:]), sys.argv[1], sys.argv[2])\n"
-        "dist.destroy_process_group()\n"
-    )
     jobs = [[*words, *more] for more in settings.values()]
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(script)]
-    args = [str(root), str(tmp_path / "two"), json.dumps(jobs)]
-    subprocess.run([sys.executable, *launch, *args], env=env, check=True, capture_output=True, timeout=PATIENCE)
+    on_two_ranks(fit_each, jobs, root, tmp_path / "two")
     stored = {run.key: run.rows for run in records.read(tmp_path / "two")}
     ours = {name: parse(job[0], job[1:]) for name, job in zip(settings, jobs, strict=True)}
     for name in ("sgd", "sam", "dro", "jtt"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,10 @@ from torch import nn
 
 from samphire import optim, report
 from samphire.optim.describe import describe, page
+from samphire.optim.requests import At, drive
 from samphire.optim.rules import rule_for_run
 from samphire.records import write_atomic
+from samphire.tree import Vector
 
 __all__ = ["path", "picture", "write"]
 
@@ -37,6 +39,7 @@ SHOWN = (
 )
 
 Point = tuple[float, float]
+Weights = dict[str, torch.Tensor]
 
 
 def write(folder: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -69,15 +72,29 @@ def path(rule: Any, start: Point) -> list[Point]:
     w = {"norm.weight": torch.tensor([start[0]]), "head.weight": torch.tensor([[start[1]]])}
     points = [start]
     for _ in range(STEPS):
-        y = 1 + 0.3 * torch.randn(BATCH, generator=source)
-        losses = optim.LossOfOutputs(
-            lambda w, examples=None: w["norm.weight"] * w["head.weight"][0],
-            lambda out, examples=slice(None), y=y: 0.5 * (out - y[examples]) ** 2,
-        )
-        g = optim.sharpness_aware_gradient(rule, losses, w, memory)
+        descent = drive(rule, w, memory, _gradient_at(w, 1 + 0.3 * torch.randn(BATCH, generator=source)))
+        g = (descent.gradient + descent.directly).dense()
         w = {name: t - RATE * g[name] if name in g else t for name, t in w.items()}
         points.append((w["norm.weight"].item(), w["head.weight"].item()))
     return points
+
+
+def _gradient_at(w: Weights, y: torch.Tensor) -> Callable[[At], Any]:
+    """The landscape's answers by hand; ``torch.func`` gives the same to the bit, six times slower on two weights."""
+    slope = torch.zeros(())  # the loss's derivative by uv
+
+    def answer(request: At) -> Any:
+        nonlocal slope
+        at = (Vector(w) + request.eps).dense()
+        u, v = at["norm.weight"], at["head.weight"][0]
+        residual = u * v - (y if request.examples is None else y[request.examples])
+        if request.output_gradient == "here":
+            slope = (residual if request.weights is None else residual * request.weights).mean()
+        g = Vector({"norm.weight": slope * v, "head.weight": (slope * u)[None]})
+        g = g if request.wrt is None else g.only(request.wrt)
+        return (g, 0.5 * residual**2) if request.losses else g
+
+    return answer
 
 
 @cache  # a picture of any rule has SGD's beside it
