@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,7 @@ def test_a_missing_image_is_named(tmp_path):
 
 PROCESS = """
 import os, signal, sys
+from contextlib import contextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from test_cache import Counted, decoded, split_of
@@ -196,6 +198,7 @@ def test_two_processes_at_once_do_the_work_once(tmp_path, fate):
 
 EIGHT = """
 import os, sys
+from contextlib import contextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from test_cache import Counted, decoded, split_of
@@ -226,8 +229,20 @@ def test_eight_processes_at_once_do_the_work_once(tmp_path):
     assert sorted(lines) == sorted([f"30 {total}"] + 7 * [f"0 {total}"])
 
 
+@contextmanager
+def ending_after(seconds, process):
+    """Kill a process that takes longer than this for a block; what reads from it then finds the end."""
+    alarm = threading.Timer(seconds, process.kill)
+    alarm.start()
+    try:
+        yield
+    finally:
+        alarm.cancel()
+
+
 OTHER_USER = """
 import os, sys
+from contextlib import contextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from PIL import Image
@@ -262,7 +277,7 @@ def test_two_users_share_a_cache(tmp_path):
 
         command = [sys.executable, "-c", OTHER_USER, str(images), str(cache), *map(str, Path(__file__).parents[:2])]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
-        with subprocess.Popen(command, **pipes) as user:
+        with subprocess.Popen(command, **pipes) as user, ending_after(PATIENCE, user):
 
             def other(size):
                 user.stdin.write(f"{size}\n")

@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
@@ -16,7 +17,8 @@ from waiting import PATIENCE
 
 
 def fit_each(rank, jobs, root, out):
-    dist.init_process_group("gloo", init_method=f"file://{out}.meet", rank=rank, world_size=2)
+    patience = timedelta(seconds=PATIENCE)
+    dist.init_process_group("gloo", init_method=f"file://{out}.meet", rank=rank, world_size=2, timeout=patience)
     for job in jobs:
         fit(parse(job[0], job[1:]), root, out)
     dist.destroy_process_group()

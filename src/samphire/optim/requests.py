@@ -285,7 +285,7 @@ class LossOfOutputs:
 def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callable[[At], Any]:
     """The answers of a pure loss function."""
     parts = loss if isinstance(loss, LossOfOutputs) else None
-    before: list[Callable[[], Tensor]] = []  # the output gradient of the last request, made if the next one wants it
+    before: list[Tensor] = []  # the output gradient of the last request
 
     def answer(request: At) -> Any:
         chosen = () if request.examples is None else (request.examples,)
@@ -297,17 +297,17 @@ def gradient_at(loss: Callable[..., Tensor], w: Mapping[str, Tensor]) -> Callabl
                 raise TypeError(PER_EXAMPLE.format("the loss function returned their mean"))
             return (losses if request.weights is None else losses * request.weights).mean(), losses
 
-        differentiated = torch.func.grad(mean, has_aux=True)
         losses: Any = None
-        if request.output_gradient == "here":
-            gradient, losses = differentiated(point, loss)
-            if parts is not None:
-                before[:] = [lambda: differentiated(parts.outputs(point, *chosen), parts.loss)[0]]
-        elif parts is None:
+        if parts is not None:
+            outputs, pulled_back, *_ = torch.func.vjp(lambda w: parts.outputs(w, *chosen), point)
+            if request.output_gradient == "here":
+                output_gradient, losses = torch.func.grad(mean, has_aux=True)(outputs, parts.loss)
+                before[:] = [output_gradient]
+            (gradient,) = pulled_back(*before)
+        elif request.output_gradient == "before":
             raise TypeError(OUTPUTS.format("the loss function is no LossOfOutputs"))
         else:
-            _, pulled_back, *_ = torch.func.vjp(lambda w: parts.outputs(w, *chosen), point)
-            (gradient,) = pulled_back(before[0]())
+            gradient, losses = torch.func.grad(mean, has_aux=True)(point, loss)
         g = Vector(gradient) if request.wrt is None else Vector(gradient).only(request.wrt)
         return (g, losses) if request.losses else g
 
