@@ -82,8 +82,8 @@ def read(path: Path) -> State:
             warnings.simplefilter("ignore")
             state = parse(path)
     except Exception as error:  # damaged bytes raise anything
-        trust_it = isinstance(error, pickle.UnpicklingError)  # is torch's advice, and not ours
-        reason = "" if trust_it else f" ({first_line(error)})"
+        advice = isinstance(error, pickle.UnpicklingError)  # torch's, to trust the file
+        reason = "" if advice else f" ({first_line(error)})"
         raise ValueError(
             f"{path} is damaged, or holds more than tensors and could run code when loaded{reason}; {_SAVE}."
         ) from None
