@@ -394,8 +394,8 @@ SCOREBOARD_CIFAR_MNIST = Experiment(
     claims=claims,
     data=("mnist",),
     notes=(
-        f"At the reduced scale there are {len(FIRST)} entries: what is known best, what is cheap, and the comparisons "
-        "that critics missed. The others are at the paper's.",
+        f"The reduced scale has {len(FIRST)} entries: what is known best, what is cheap, and the comparisons that "
+        "critics missed. The paper's scale has all.",
         "Left out: " + "; ".join(f"{name}, which {why}" for name, why in LEFT_OUT.items()) + ".",
         "GroupDRO is told every training example's group; JTT and USEFUL train twice, which their cost has.",
         "lsam, also with one effect or several phantom heads, runs its body once; its cost is measured so.",
