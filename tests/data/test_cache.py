@@ -142,7 +142,6 @@ def test_a_missing_image_is_named(tmp_path):
 
 PROCESS = """
 import os, signal, sys
-from contextlib import contextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from test_cache import Counted, decoded, split_of
@@ -198,7 +197,6 @@ def test_two_processes_at_once_do_the_work_once(tmp_path, fate):
 
 EIGHT = """
 import os, sys
-from contextlib import contextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from test_cache import Counted, decoded, split_of
@@ -242,7 +240,6 @@ def ending_after(seconds, process):
 
 OTHER_USER = """
 import os, sys
-from contextlib import contextmanager
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from PIL import Image

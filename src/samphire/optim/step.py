@@ -162,23 +162,24 @@ class SharpnessAware(Optimizer):
                 ``"m"`` perturbs for each by itself (m-sharpness), then averages.
         """
         engine = self._engine
-        engine.heal()
-        if closure is None or (engine.runs and not engine.within_step and not engine.in_pass()):
-            if closure is not None:
-                self._call_without_gradients(closure)
-            self._clip()
-            return self._apply()
-        refuse_left_out_closures()
-        if engine.parameters.base_evaluates:
-            first = self.base.step(lambda: float(self._evaluate(closure, n, labels, micro)))
-            engine.forget_runs()
-            return first
-        try:
-            loss = self._evaluate(closure, n, labels, micro)
-            self._apply()
-        finally:
-            engine.forget_runs()
-        return loss
+        with restore.kept_grad_mode():  # an interrupt inside torch's own no_grad can leave it off
+            engine.heal()
+            if closure is None or (engine.runs and not engine.within_step and not engine.in_pass()):
+                if closure is not None:
+                    self._call_without_gradients(closure)
+                self._clip()
+                return self._apply()
+            refuse_left_out_closures()
+            if engine.parameters.base_evaluates:
+                first = self.base.step(lambda: float(self._evaluate(closure, n, labels, micro)))
+                engine.forget_runs()
+                return first
+            try:
+                loss = self._evaluate(closure, n, labels, micro)
+                self._apply()
+            finally:
+                engine.forget_runs()
+            return loss
 
     def gradient(
         self,
@@ -311,11 +312,10 @@ class SharpnessAware(Optimizer):
         engine = self._engine
         if engine.unusable or engine.in_pass():
             return
-        with restore.kept_grad_mode():
-            if self.clip_norm is not None:
-                clip_grad_norm_(engine.named.values(), self.clip_norm)
-            if self.clip_value is not None:
-                clip_grad_value_(engine.named.values(), self.clip_value)
+        if self.clip_norm is not None:
+            clip_grad_norm_(engine.named.values(), self.clip_norm)
+        if self.clip_value is not None:
+            clip_grad_value_(engine.named.values(), self.clip_value)
 
     def _apply(self) -> Loss | None:
         """The base optimizer's step, unless the gradient is unusable."""
@@ -342,13 +342,12 @@ class SharpnessAware(Optimizer):
         engine.forget_runs()  # from here on an interrupt may lose this step, but never takes it twice
         engine.last.skipped = unusable
         if scaler is not None:
-            with restore.kept_grad_mode(), restore.undone() as undo:
+            with restore.undone() as undo:
                 restore.set_grads_aside([*engine.named.values()], undo)
                 refuse_unscaled_twice(scaler, self)
-                self._overflow.report(scaler, unusable, next(iter(engine.named.values())).device)
+            self._overflow.report(scaler, unusable, next(iter(engine.named.values())).device)
         if not unusable:
-            with restore.kept_grad_mode():
-                self.base.step()
+            self.base.step()
             engine.parameters.subtract(directly)
         elif scaler is None:
             engine.warn(
