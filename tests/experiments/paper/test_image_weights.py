@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from samphire import experiments, probes, records
+from samphire import experiments, probes, records, sweep
 from samphire.data.parts import Parts
 from samphire.data.split import Split
 from samphire.experiments import EXPERIMENTS
@@ -52,7 +52,7 @@ def write_tree(root, data):
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def cache(tmp_path, monkeypatch, in_this_process):
     """Decoded images do not go to the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -87,25 +87,31 @@ def test_four_figures_of_a_set_train_one_pair(tmp_path, data):
         assert 0 < point["gini_real"] < 1
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def test_an_interrupted_pair_goes_on_with_what_it_has_trained(tmp_path):
     root = write_tree(tmp_path, "waterbirds")
     settings = {"scale": "tiny", "data_root": root}
     experiments.reproduce(["fig5-waterbirds"], out=tmp_path / "whole", **settings)
 
-    def stop(what, done, total):
-        if done > 2:  # SGD, 2 epochs of 14, is trained
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        experiments.reproduce(["fig5-waterbirds"], out=tmp_path / "parts", progress=stop, **settings)
-    kept = {path.name for path in (tmp_path / "parts" / "trainings").iterdir()}
-    assert records.key(EXPERIMENTS["fig5-waterbirds"].at("tiny").pair.configs["SGD"]) in kept
-    done = []
-    experiments.reproduce(
-        ["fig5-waterbirds"], out=tmp_path / "parts", progress=lambda *a: done.append(a[1]), **settings
-    )
-    assert min(done) >= 2
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(image_weights, "checkpoint", interrupt)
+        experiments.reproduce(["fig5-waterbirds"], out=tmp_path / "parts", **settings)
+    assert not stored(tmp_path / "parts", "fig5-waterbirds")
+    experiments.reproduce(["fig5-waterbirds"], out=tmp_path / "parts", **settings)
+    assert [len(run.sessions) for run in records.read(tmp_path / "parts" / "trainings")] == [1, 1]  # begun once each
     assert stored(tmp_path / "parts", "fig5-waterbirds") == stored(tmp_path / "whole", "fig5-waterbirds")
+
+
+def test_the_reduced_figures_of_waterbirds_are_of_runs_that_table_1_has():
+    table, figure = EXPERIMENTS["table1"], EXPERIMENTS["fig5-waterbirds"]
+    (birds,) = (block for block in table.runs(table.at("reduced")) if block.data == "waterbirds")
+    pairs = figure.runs(figure.at("reduced"))
+    shared = {config for pair in pairs for config in pair.configs.values()}
+    assert len(shared) == 6
+    assert shared == {config for config in birds.repeats([]) if config.rule != "lsam"}
 
 
 # A checkpoint in numbers
@@ -332,11 +338,8 @@ def test_collapsed_pairs_are_left_out():
 
 
 def test_a_diverged_training_is_not_measured(tmp_path):
-    class Diverged:
-        stopped = "the training loss is not finite in epoch 1"
-        rows = ({"epoch": 1},)
-
-    trained = {"SGD": Diverged(), "SAM": Diverged()}
+    lost = sweep.Trial(None, tmp_path, "stopped", {"epoch": 1, "stopped": "the training loss is not finite"})
+    trained = {"SGD": lost, "SAM": lost}
     assert list(image_weights.measured(Pair("waterbirds", (1,)), trained, tmp_path)) == []
     row = image_weights.row(Pair("waterbirds", (1,)), trained, [])
     assert row["collapsed"]

@@ -244,10 +244,24 @@ def test_the_paper_scale_is_the_papers_grid():
 def test_the_seeds_are_those_of_the_analysis():
     """As the module's docstring has them, at the reduced and at the paper's scale."""
     seeds = {"cifar-mnist": range(10, 18), "fmnist-mnist": range(10, 15), "waterbirds": range(10, 13)}
-    for scale in ("reduced", "paper"):
+    for scale, birds in (("reduced", (0.005, 0.02)), ("paper", None)):
         for b in table1.TABLE1.runs(table1.TABLE1.at(scale)):
             assert b.seeds == tuple(seeds.get(b.data, tuning.FRESH))
-            assert b.fixed == ((0.01, max(b.rho)) if b.data == "cifar-mnist" else None)
+            assert b.fixed == {"cifar-mnist": (0.01, 0.2), "waterbirds": birds}.get(b.data)
+
+
+def test_a_block_without_a_grid_chooses_nothing_and_its_fixed_setting_is_the_primary_one():
+    row = block("waterbirds", fixed=[0.05, 0.1]) | {"chosen": {}, "grid": []}
+    at = "waterbirds, at lr 0.05 and radius 0.1"
+    assert "primary outcome" in claim([row], at).text
+    assert [c.text.split(":")[0] for c in table1.claims([row])] == [at] * 6
+    # together with three others the same p is doubled and more: 0.016 of four is 0.065
+    others = [block(data, gain=(0.01, -0.01, 0.01, -0.01)) for data in ("fmnist-mnist", "cifar-mnist", "celeba")]
+    assert (claim([row], at).verdict, claim([row, *others], at).verdict) == ("holds", "open")
+    assert len(table1.plots([row])) == 1  # no grid to draw
+    assert len(table1.plots([row, *others])) == 2
+    with pytest.raises(ValueError, match="must have learning rates or a fixed setting"):
+        Tuning("waterbirds")
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -265,10 +279,10 @@ def test_tuned_and_repeated_end_to_end(tmp_path, monkeypatch, name, tree):
         for path in (tmp_path / "out" / "runs").glob("*/rows.jsonl")
         for line in path.read_text().splitlines()
     ]
-    for by in tuning.CRITERIA:
-        assert [len(tuning.runs_of(stored, by, side, {})) for side in SIDES] == [2, 2, 2]
-    assert all(math.isfinite(r["test_error"]) for r in stored["grid"])
-    assert all(r["seconds"] > 0 and r["commits"] for r in stored["grid"])
+    assert list(tuning.settings_of(stored)) == ["fixed"]
+    assert [len(tuning.runs_of(stored, "fixed", side, {})) for side in SIDES] == [2, 2, 2]
+    assert all(math.isfinite(r["test_error"]) for r in stored["repeats"])
+    assert all(r["seconds"] > 0 and r["commits"] for r in stored["repeats"])
     assert all(figure.startswith(b"\x89PNG") for figure in result.figures)
     assert report.to_csv(result.tables[0])
     shutil.rmtree(tmp_path / "out" / "runs")

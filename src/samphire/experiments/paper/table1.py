@@ -11,6 +11,9 @@ The analysis, written down before the runs that it judges:
   loss. The number of settings each algorithm had is part of the table.
 - Judged on other seeds than the grid's: 10 to 17 for CIFAR-MNIST, 10 to 14 for FMNIST-MNIST, 10 to 12 for
   Waterbirds.
+- Waterbirds takes hours here, so its learning rate and radius are fixed beforehand by one short trial (seed 0, two
+  epochs, the lowest mean of the groups' validation errors; numbers in the notes), and that setting is the primary
+  one.
 - On CIFAR-MNIST also SGD, SAM and one-pass LSAM at the learning rate 0.01 with the grid's largest radius, where
   trials with seeds 0 to 3 had shown a gain: the same seeds 10 to 17.
 - Secondary outcomes: the easy feature's probe error and the test error.
@@ -53,19 +56,20 @@ PAPER = {
     },
 }
 MEASURES = ("test error", "easy feature's probe error", "hard feature's probe error")
-PRIMARY = ("probe", MEASURES[2])  # how settings are chosen, and what is judged
+HARD = MEASURES[2]  # the primary outcome
 SEEDS = {"cifar-mnist": range(10, 18), "fmnist-mnist": range(10, 15), "waterbirds": range(10, 13)}
 FIXED = {"cifar-mnist": (0.01, 0.2)}
-LITE = {"model": "efficientnet_lite0", "epochs": 8, "batch": 32}
+BIRDS = (0.005, 0.02)
+LITE = tuning.LITE | {"epochs": 8, "keep": (1, 4, 8)}
 
 
 def _short(data: str, **settings: Any) -> Tuning:
-    return Tuning(data, (0.05,), (0.0, 0.1), seeds=(10, 11), settings=tuple(settings.items()))
+    return Tuning(data, seeds=(10, 11), fixed=(0.05, 0.1), settings=tuple(settings.items()))
 
 
 def _judged(data: str, block: Tuning) -> Tuning:
     """A block with the seeds and the setting fixed beforehand, as the analysis has them."""
-    return replace(block, seeds=tuple(SEEDS.get(data, tuning.FRESH)), fixed=FIXED.get(data))
+    return replace(block, seeds=tuple(SEEDS.get(data, tuning.FRESH)), fixed=block.fixed or FIXED.get(data))
 
 
 def measured(row: Row, by: str, side: str) -> list[Row]:
@@ -147,21 +151,29 @@ def _difference_line(rows: Sequence[Row], row: Row, by: str, side: str, measure:
         "difference": gap.estimate,
         "95 %": f"{low:.2f} to {high:.2f}" if math.isfinite(low) else "–",
         "p": f"{gap.p:.2g}" if math.isfinite(gap.p) else "–",
-        "p, corrected": f"{_corrected(rows, row, side):.2g}" if (by, measure) == PRIMARY else "–",
+        "p, corrected": f"{_corrected(rows, row, side):.2g}" if _is_primary(row, by, measure) else "–",
         "verdict": _verdict(rows, row, by, side, measure),
     }
 
 
+def _primary(row: Row) -> str:
+    """How the settings of the primary outcome were chosen."""
+    return "probe" if row["chosen"] else "fixed"
+
+
+def _is_primary(row: Row, by: str, measure: str) -> bool:
+    return (by, measure) == (_primary(row), HARD)
+
+
 def _corrected(rows: Sequence[Row], row: Row, side: str) -> float:
     """The p-value of the primary outcome, corrected over data sets."""
-    by, measure = PRIMARY
-    return holm([difference(other, by, side, measure).p for other in rows])[rows.index(row)]
+    return holm([difference(other, _primary(other), side, HARD).p for other in rows])[rows.index(row)]
 
 
 def _verdict(rows: Sequence[Row], row: Row, by: str, side: str, measure: str) -> Any:
     """That of the interval; the primary outcome's must also hold after correction."""
     verdict = lower(difference(row, by, side, measure))
-    return "open" if (by, measure) == PRIMARY and not _corrected(rows, row, side) < 1 - LEVEL else verdict
+    return "open" if _is_primary(row, by, measure) and not _corrected(rows, row, side) < 1 - LEVEL else verdict
 
 
 def claims(rows: Sequence[Row]) -> list[report.Claim]:
@@ -176,7 +188,7 @@ def claims(rows: Sequence[Row]) -> list[report.Claim]:
 
 
 def _lower(rows: Sequence[Row], row: Row, by: str, side: str, measure: str) -> report.Claim:
-    paper, primary = PAPER[row["data"]], (by, measure) == PRIMARY
+    paper, primary = PAPER[row["data"]], _is_primary(row, by, measure)
     low, high = difference(row, by, side, measure).interval
     i = MEASURES.index(measure)
     claim = lower_claim(
@@ -193,8 +205,9 @@ def _lower(rows: Sequence[Row], row: Row, by: str, side: str, measure: str) -> r
 
 
 def plots(rows: Sequence[Row]) -> list[Any]:
-    """Probe errors of the judged settings with the paper's; the hard feature's over the whole grid."""
-    return [_chosen(rows), _grid(rows)]
+    """Probe errors of the judged settings with the paper's; the hard feature's over the grids that there are."""
+    tuned = [row for row in rows if row["grid"]]
+    return [_chosen(rows), *([_grid(tuned)] if tuned else [])]
 
 
 def _chosen(rows: Sequence[Row]) -> Any:
@@ -229,7 +242,6 @@ def _dots(axes: Any, shift: float, row: Row, by: str, side: str, color: str) -> 
 
 
 def _grid(rows: Sequence[Row]) -> Any:
-    rows = [row for row in rows if len({run["rho"] for run in row["grid"]}) > 2] or list(rows)
     with report.figure(len(rows), 2, size=(8.4, 2.9 * len(rows)), squeeze=False, sharey="row") as (figure, panels):
         for line, row in zip(panels, rows, strict=True):
             _, hard = by_difficulty(row)
@@ -265,7 +277,7 @@ TABLE1 = tuning.table(
             (
                 _judged("cifar-mnist", tuning.paper_grid("cifar-mnist")),
                 _judged("fmnist-mnist", Tuning("fmnist-mnist", (0.01, 0.05), (0.0, 0.1, 0.2))),
-                _judged("waterbirds", Tuning("waterbirds", (0.005,), (0.0, 0.05), settings=tuple(LITE.items()))),
+                _judged("waterbirds", Tuning("waterbirds", fixed=BIRDS, settings=tuple(LITE.items()))),
             )
         ),
         "quick": Blocks(tuple(_short(data, epochs=4, examples=3000) for data in ("cifar-mnist", "fmnist-mnist"))),
@@ -281,8 +293,11 @@ TABLE1 = tuning.table(
         "settings chosen by held-out probe error; easy feature and test error are secondary; p-values of the primary "
         "outcome are corrected over data sets (Holm), and its verdict must hold after the correction.",
         "At the reduced scale CIFAR-MNIST has the paper's grid and epochs; FMNIST-MNIST its epochs, two learning "
-        "rates and two radii; Waterbirds all images, 8 epochs, one learning rate, one radius and EfficientNet-Lite0 "
-        "at 96 pixels. CelebA is at the paper's scale only.",
+        "rates and two radii; Waterbirds all images, 8 epochs and EfficientNet-Lite0 at 96 pixels, with nothing "
+        "chosen. CelebA is at the paper's scale only.",
+        "Waterbirds' setting comes from a trial of two epochs with seed 0, by the mean of the groups' validation "
+        "errors: SGD at learning rates 0.001, 0.005, 0.01 has 41.6, 35.4, 37.4 %, SAM at 0.005 with radii 0.02, "
+        "0.05, 0.07 has 39.6, 41.2, 42.7 %. So 0.005 and 0.02; LSAM has SAM's radius.",
         "The paper does not say what its probing sets are made of. Dominoes are probed on training images paired "
         "anew, which gives the paper's level; other sets on their validation part. `samphire reproduce probe-study` "
         "shows what that choice, the scaling and the penalty change.",

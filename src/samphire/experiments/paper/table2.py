@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from samphire import report, sweep
 from samphire.experiments.claims import lower_claim
 from samphire.experiments.paper import tuning
-from samphire.experiments.paper.tuning import ALGORITHMS, Blocks, Tuning, chosen_by, runs_of, spread, title_of
+from samphire.experiments.paper.tuning import (
+    ALGORITHMS,
+    LITE,
+    Blocks,
+    Tuning,
+    chosen_by,
+    runs_of,
+    settings_of,
+    spread,
+    title_of,
+)
 from samphire.experiments.rows import Row, by
 
 __all__ = ["TABLE2"]
@@ -24,14 +35,12 @@ PAPER = {
         "VOC2007": (0.812, 0.830),
     },
 }
-CHOSEN = "probe"  # what the picture shows
-LITE = {"model": "efficientnet_lite0", "size": 96, "batch": 32}
 TARGETS: Sequence[str] = sweep.GRIDS["pacs"]["targets"]
 
 
 def _short(targets: Sequence[str], seeds: tuple[int, ...], **settings: Any) -> Blocks:
-    pairs = tuple(settings.items())
-    return Blocks(tuple(Tuning("pacs", (0.01,), (0.0, 0.05), seeds, target, settings=pairs) for target in targets))
+    one = partial(Tuning, "pacs", seeds=seeds, fixed=(0.01, 0.05), settings=tuple(settings.items()))
+    return Blocks(tuple(one(target=target) for target in targets))
 
 
 def measured(row: Row, by: str, side: str) -> list[Row]:
@@ -49,7 +58,7 @@ def tables(rows: Sequence[Row]) -> list[report.Table]:
     lines: list[dict[str, Any]] = []
     for row in rows:
         sgd, sam = PAPER[row["data"]].get(row["target"], (None, None))
-        for how, side, chosen in ((b, s, c) for b, sides in row["chosen"].items() for s, c in sides.items()):
+        for how, side, chosen in ((b, s, c) for b, sides in settings_of(row).items() for s, c in sides.items()):
             runs = measured(row, how, side)
             lines.append(
                 {"set": row["data"], "target": row["target"], "settings": chosen_by(row, how)}
@@ -69,9 +78,10 @@ def tables(rows: Sequence[Row]) -> list[report.Table]:
 def claims(rows: Sequence[Row]) -> list[report.Claim]:
     """SAM, and one-pass LSAM, against SGD on each target, paired over seeds; and over all targets of a set."""
     judged = []
-    for criterion, side in itertools.product(tuning.CRITERIA, ("sam", "lsam")):
-        judged += [_on_target(row, criterion, side) for row in rows]
-        judged += [_over_domains(data, group, criterion, side) for data, group in by(rows, "data").items()]
+    for data, group in by(rows, "data").items():
+        for criterion, side in itertools.product(settings_of(group[0]), ("sam", "lsam")):
+            judged += [_on_target(row, criterion, side) for row in group]
+            judged += [_over_domains(data, group, criterion, side)]
     return judged
 
 
@@ -94,11 +104,12 @@ def _over_domains(data: str, rows: list[Row], criterion: str, side: str) -> repo
 
 
 def plots(rows: Sequence[Row]) -> list[Any]:
-    """Accuracies by target."""
+    """Accuracies by target, at the first of the ways that settings were chosen."""
+    ways = [next(iter(settings_of(row))) for row in rows]
     with report.figure(size=(1.6 + 1.5 * len(rows), 3.4)) as (figure, axes):
         for i, (side, label) in enumerate(ALGORITHMS.items()):
-            for at, row in enumerate(rows):
-                accuracies = [run["accuracy"] for run in measured(row, CHOSEN, side)]
+            for at, (row, way) in enumerate(zip(rows, ways, strict=True)):
+                accuracies = [run["accuracy"] for run in measured(row, way, side)]
                 axes.plot([at + 0.2 * (i - 1)] * len(accuracies), accuracies, "o", color=report.PALETTE[i],
                           alpha=0.6, label=label if at == 0 else None)  # fmt: skip
                 paper = PAPER[row["data"]].get(row["target"])
@@ -109,7 +120,7 @@ def plots(rows: Sequence[Row]) -> list[Any]:
             xticklabels=[tuning.place_of(row) for row in rows],
             ylabel="accuracy of the probe",
         )
-        axes.set_title("dots: seeds, settings chosen by held-out probe error; bars: the paper")
+        axes.set_title(f"dots: seeds, settings {chosen_by(rows[0], ways[0])}; bars: the paper")
         axes.legend()
     return [figure]
 

@@ -27,7 +27,7 @@ from samphire.train import Config, Probing, fit, probe_stored
 from samphire.train.cost import expected_seconds
 
 __all__ = [
-    "ALGORITHMS", "CRITERIA", "FRESH", "NOTES", "SMALLEST", "Blocks", "Tuning", "by_difficulty", "chosen_by",
+    "ALGORITHMS", "CRITERIA", "FRESH", "LITE", "NOTES", "SMALLEST", "Blocks", "Tuning", "by_difficulty", "chosen_by",
     "criteria_table", "missing", "paper_grid", "place_of", "probing_of", "runs_of", "settings_of", "spread",
     "stored_jobs", "table", "title_of", "trained_and_probed",
 ]  # fmt: skip
@@ -40,6 +40,7 @@ KEPT = (
 )  # fmt: skip
 FRESH = (10, 11, 12, 13)
 SMALLEST: dict[str, Any] = {"model": "samphire.experiments.paper.image_weights:smallest", "weights": None}
+LITE: dict[str, Any] = {"model": "efficientnet_lite0", "size": 96, "batch": 32}
 NOTES = (
     "Each algorithm is tuned with seed 0, over learning rates, and over radii if it has one: so SAM and LSAM have "
     "more trials than SGD. A setting is chosen by the probe error of the hardest feature on a tenth of the probing "
@@ -56,17 +57,17 @@ class Tuning:
 
     Args:
         data: The data set.
-        lr: Learning rates.
-        rho: Radii; 0 is SGD.
-        seeds: What the chosen settings are judged on; the grid has seed 0.
+        lr: Learning rates to choose from; none where nothing is chosen.
+        rho: Radii to choose from; 0 is SGD.
+        seeds: What the settings are judged on; the grid has seed 0.
         target: Domain to transfer to, for sets with domains.
-        fixed: A learning rate and a radius of the grid that are judged too, whatever is chosen.
+        fixed: A learning rate and a radius that are judged too, whatever is chosen.
         settings: What differs from the paper's appendix B: fields of :class:`samphire.train.Config`.
     """
 
     data: str
-    lr: tuple[float, ...]
-    rho: tuple[float, ...]
+    lr: tuple[float, ...] = ()
+    rho: tuple[float, ...] = ()
     seeds: tuple[int, ...] = FRESH
     target: str | None = None
     fixed: tuple[float, float] | None = None
@@ -75,12 +76,12 @@ class Tuning:
     def __post_init__(self) -> None:
         if 0 in self.seeds:
             raise ValueError(f"seeds must be others than the grid's, which is 0, got {self.seeds}; leave it out.")
+        if not self.lr and self.fixed is None:
+            raise ValueError(f"a block of {self.data} must have learning rates or a fixed setting, got neither.")
 
     def grid(self) -> list[Config]:
-        """The trials of the grid."""
-        targets = None if self.target is None else (self.target,)
-        lists: dict[str, Any] = {"lr": self.lr, "rho": self.rho, "targets": targets}
-        return sweep.grid(self.data, ("sam", "lsam"), **lists, **dict(self.settings) | {"resamples": 0})
+        """The trials that settings are chosen by."""
+        return self._configs(self.lr, self.rho) if self.lr else []
 
     def repeats(self, best: Iterable[Config]) -> list[Config]:
         """The trials of the other seeds, one seed after the other."""
@@ -93,14 +94,17 @@ class Tuning:
         return [replace(c, seed=seed) for seed in self.seeds for c in (*each, *each, *self._fixed())]
 
     def _fixed(self) -> list[Config]:
-        lr, rho = self.fixed or (None, None)
-        return [config for config in self.grid() if config.lr == lr and config.radius in (0.0, rho)]
+        return [] if self.fixed is None else self._configs(self.fixed[:1], (0.0, self.fixed[1]))
+
+    def _configs(self, lr: tuple[float, ...], rho: tuple[float, ...]) -> list[Config]:
+        targets = None if self.target is None else (self.target,)
+        lists: dict[str, Any] = {"lr": lr, "rho": rho, "targets": targets}
+        return sweep.grid(self.data, ("sam", "lsam"), **lists, **dict(self.settings) | {"resamples": 0})
 
     @property
     def steps(self) -> int:
         """How long the block takes, in epochs of SGD; SAM's take two."""
-        grid = self.grid()
-        return grid[0].epochs * sum(2 if c.rule == "sam" else 1 for c in (*grid, *self.expected_repeats()))
+        return sum((2 if c.rule == "sam" else 1) * c.epochs for c in (*self.grid(), *self.expected_repeats()))
 
 
 @dataclass(frozen=True)
@@ -136,11 +140,11 @@ def _has_data(name: str, root: Path) -> bool:
 
 
 def _row(run: Tuning, places: Places, progress: Progress) -> Row:
-    """Tune, choose, judge on other seeds."""
+    """Tune, choose, judge on other seeds; without a grid, judge."""
     grid = run.grid()
     share = len(grid) / (len(grid) + len(run.expected_repeats()))
-    trials = trained_and_probed(grid, places, stretch(progress, 0.0, share))
-    choices = {by: sweep.select(trials, by) for by in CRITERIA}
+    trials = trained_and_probed(grid, places, stretch(progress, 0.0, share)) if grid else []
+    choices = {by: sweep.select(trials, by) for by in CRITERIA} if grid else {}
     settings: dict[Any, Config] = {(config.rule, config.lr, config.radius): config for config in reversed(grid)}
     best = [settings[c.side, c.lr, c.rho] for chosen in choices.values() for c in chosen if c.lr is not None]
     again = run.repeats(best)
@@ -150,10 +154,10 @@ def _row(run: Tuning, places: Places, progress: Progress) -> Row:
     return {
         "data": run.data,
         "target": run.target,
-        "epochs": grid[0].epochs,
-        "model": grid[0].model,
+        "epochs": again[0].epochs,
+        "model": again[0].model,
         "seeds": list(run.seeds),
-        "probing": next((trial.row["probing"] for trial in trials if trial.row and "probing" in trial.row), None),
+        "probing": next((t.row["probing"] for t in (*trials, *more) if t.row and "probing" in t.row), None),
         "chosen": {
             by: {c.side: {"lr": c.lr, "rho": c.rho, "settings": c.settings} for c in chosen}
             for by, chosen in choices.items()
@@ -162,7 +166,8 @@ def _row(run: Tuning, places: Places, progress: Progress) -> Row:
         "grid": [kept[config] for config in grid],
         "repeats": [kept[config] for config in again],
         "criteria": [
-            {k: str(v) if k != "lr" else v for k, v in line.items()} for line in sweep.table(trials, "probe")
+            {k: str(v) if k != "lr" else v for k, v in line.items()}
+            for line in (sweep.table(trials, "probe") if trials else ())
         ],
     }
 
