@@ -39,7 +39,7 @@ test-fast: $(READY)
 	$(BIN)/pytest $(CORE) -m "not slow"
 
 bench: $(READY)
-	for one in step batched rules probes images hessian llm comparison; do $(BIN)/python benchmarks/$$one.py || exit 1; done
+	for one in step batched rules probes images worker hessian llm comparison; do $(BIN)/python benchmarks/$$one.py || exit 1; done
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,6 +1,7 @@
 """What the tests of the pool ask of workers; it imports little, so that they start fast."""
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -13,6 +14,16 @@ HANGS = 2 * PATIENCE  # seconds
 def identify(number, seconds=0.0):
     time.sleep(seconds)
     return number, os.getpid(), os.environ["OMP_NUM_THREADS"]
+
+
+def faults_of_freed_blocks():
+    """Pages that the kernel had to give to blocks of 20 MB, each freed before the next; the first are not counted."""
+    for _ in range(3):
+        bytearray(20 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        bytearray(20 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def count_aloud(n, tell):

@@ -1,6 +1,7 @@
 """The pool: results in order, messages, failures, and workers that do not outlive the process that started them."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from pool_tasks import HANGS, count_aloud, fail, fail_unpicklably, hang, identify, kill_self
+from pool_tasks import HANGS, count_aloud, fail, fail_unpicklably, faults_of_freed_blocks, hang, identify, kill_self
 from samphire.pool import Pool, WorkerDied, cores
 from waiting import PATIENCE, until
 
@@ -26,6 +27,20 @@ def test_results_come_in_order_from_processes_of_one_thread():
     assert os.getpid() not in processes
     assert len(set(processes)) == 2  # one was busy with the first task while the other did the rest
     assert set(threads) == {"1"}
+
+
+def test_a_worker_keeps_the_memory_it_frees_unless_the_user_says_otherwise(monkeypatch):
+    """By glibc's settings; other libraries ignore them."""
+    faults = []
+    for own in (None, "4096"):
+        if own:
+            monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", own)
+        with Pool(1) as pool:
+            faults += pool.map(faults_of_freed_blocks, [()])
+    block = (20 << 20) // resource.getpagesize()
+    kept, returned = faults
+    assert kept < block
+    assert returned > 5 * block
 
 
 def test_few_results_wait_to_be_taken():

@@ -23,6 +23,10 @@ from typing import IO, Any, TypeVar, cast
 __all__ = ["Pool", "WorkerDied", "cores", "in_turn"]
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+KEEP_MEMORY = {  # glibc keeps what a training step frees for the next; benchmarks/worker.py has what that saves
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}
 POLL = 0.5  # seconds between a worker's looks at whether its parent lives
 
 T = TypeVar("T")
@@ -111,7 +115,7 @@ class _Worker:
             [sys.executable, "-c", code, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={**KEEP_MEMORY, **os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._tasks, self._answers = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
 

@@ -233,9 +233,11 @@ def _cost(runs: Sequence[Tuning], places: Places) -> report.Table:
         left = [config for config in (*grid, *again) if config not in there]
         measured = {config.rule: config for config in left}
         seconds = {rule: expected_seconds(config, places.data) for rule, config in measured.items()}
+        counts = {"grid trained": f"{len(there)} of {len(grid)}", "grid probed": f"{probed} of {len(grid)}"}
         lines.append(
-            {"data": place_of(vars(run)), "grid trained": f"{len(there)} of {len(grid)}"}
-            | {"grid probed": f"{probed} of {len(grid)}", "other seeds": f"up to {len(again)}"}
+            {"data": place_of(vars(run))}
+            | (counts if grid else {})
+            | {"other seeds": f"up to {len(again)}"}
             | {f"one {ALGORITHMS[rule]}": duration(s) for rule, s in seconds.items()}
             | {"left": duration(sum(seconds[config.rule] for config in left) / pool.cores())}
         )
