@@ -1,5 +1,7 @@
 """What the tests of training share: small networks, short configurations, comparisons and kills."""
 
+import shutil
+
 import numpy as np
 import torch
 from torch import nn
@@ -49,18 +51,37 @@ def killed_at(monkeypatch, when, places):
     """Count the calls of some functions, and end the training instead of making one of them."""
     calls = []
 
+    def kill():
+        calls.append(None)
+        if len(calls) == when:
+            raise Killed
+
+    before_calls(monkeypatch, kill, places)
+    return calls
+
+
+def left_by_kills(monkeypatch, out, places):
+    """Copies of a folder as kills before each call of some functions would leave it."""
+    copies = []
+
+    def copy():
+        copies.append(out.with_name(f"{out.name} {len(copies)}"))
+        shutil.copytree(out, copies[-1])
+
+    before_calls(monkeypatch, copy, places)
+    return copies
+
+
+def before_calls(monkeypatch, act, places):
     def watched(real):
         def call(*args, **kwargs):
-            calls.append(real)
-            if len(calls) == when:
-                raise Killed
+            act()
             return real(*args, **kwargs)
 
         return call
 
     for owner, name in places:
         monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
-    return calls
 
 
 def even(num_classes=2, generator=None):
