@@ -2,6 +2,8 @@
 
 import gc
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more threads, theirs or those of processes
@@ -12,13 +14,22 @@ import torch
 
 from samphire.optim import requests, rules
 
+sys.dont_write_bytecode = False  # else every process, also those that tests start, compiles all files again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 pytest_plugins = ["browser"]  # tests/browser.py
 
 
-def pytest_collection_finish() -> None:
-    """What the imports of all tests made stays out of later garbage collections; trainers ask for many."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What the imports of all tests make stays out of garbage collections; trainers ask for many."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

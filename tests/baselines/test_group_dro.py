@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from by_hand import GROUPS, SIZES, each, log2, near, vec
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
@@ -20,6 +19,7 @@ from samphire.baselines import GroupDRO
 from samphire.optim import SharpnessAware, sam
 from samphire.optim.passes import in_perturbed_pass
 from samphire.tree import Vector
+from two_ranks import on_two_ranks
 
 # GroupDRO by hand
 
@@ -293,7 +293,7 @@ def work(rank, folder):
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(work, (str(folder),), nprocs=2)
+    on_two_ranks(work, str(folder))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -25,7 +25,7 @@ def fit_each(rank, jobs, root, out):
 
 
 def test_two_ranks_train_what_one_does(root, tmp_path):
-    words = ["fmnist-mnist", "model=short_runs:even", "epochs=2", "batch=51", "resamples=0", "lr=0.1"]
+    words = ["fmnist-mnist", "model=short_runs:even", "epochs=2", "examples=200", "batch=51", "resamples=0", "lr=0.1"]
     settings = {
         "sgd": ["rule=sgd"],
         "sam": ["rule=sam", "rho=0.2"],
@@ -49,7 +49,7 @@ def test_two_ranks_train_what_one_does(root, tmp_path):
 
 
 def test_torchrun_runs_the_command_and_its_first_rank_alone_fills_the_tracker(root, tmp_path):
-    words = ["fmnist-mnist", "model=short_runs:even", "epochs=1", "resamples=0"]
+    words = ["fmnist-mnist", "model=short_runs:even", "epochs=1", "examples=60", "resamples=0"]
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "--", "samphire", "train"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     args = [*launch, *words, "--root", str(root), "--out", str(tmp_path), "--json", "--log", "tensorboard"]
