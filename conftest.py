@@ -2,7 +2,6 @@
 
 import gc
 import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,9 +12,6 @@ import pytest
 import torch
 
 from samphire.optim import requests, rules
-
-sys.dont_write_bytecode = False  # else every process, also those that tests start, compiles all files again
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = ["browser"]  # tests/browser.py
 
