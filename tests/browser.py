@@ -101,7 +101,7 @@ def _find(*names: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def chromium() -> Iterator[Browser]:
     """One Chromium for all tests of this process."""
     from selenium import webdriver
 
@@ -113,3 +113,10 @@ def browser() -> Iterator[Browser]:
     driver = webdriver.Chrome(options, webdriver.ChromeService(_find("chromedriver")))
     yield Browser(driver)
     driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """That Chromium; a page that trains networks does not go on with it after its test."""
+    yield chromium
+    chromium.driver.get("about:blank")

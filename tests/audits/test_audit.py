@@ -1,6 +1,7 @@
 """A network with a shortcut, from its pictures to the verdict; what it leaves behind; what it refuses."""
 
 import copy
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -29,8 +30,14 @@ def model(data):
 
 
 @pytest.fixture(scope="module")
-def report(model, data):
-    return samphire.audit(model, data, label="kind", features=["scene"], size=8)
+def folder(tmp_path_factory):
+    """Where the audit of the report keeps what it has read."""
+    return tmp_path_factory.mktemp("audit")
+
+
+@pytest.fixture(scope="module")
+def report(model, data, folder):
+    return samphire.audit(model, data, label="kind", features=["scene"], size=8, folder=folder)
 
 
 def arrays(correlation=0.9, **settings):
@@ -158,11 +165,11 @@ def test_a_stopped_audit_goes_on_and_ends_alike(model, data, report, tmp_path, m
     assert sum(calls) <= 16 < before  # a look at the head, and nothing read again
 
 
-def test_another_model_does_not_take_the_features_of_the_first(model, data, tmp_path):
-    samphire.audit(model, data, label="kind", features=["scene"], folder=tmp_path, images=False)
+def test_another_model_does_not_take_the_features_of_the_first(report, folder, data, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     other = trained(data, epochs=1, seed=5)
-    kept = samphire.audit(other, data, label="kind", features=["scene"], folder=tmp_path, images=False)
-    fresh = samphire.audit(other, data, label="kind", features=["scene"], images=False)
+    kept = samphire.audit(other, data, label="kind", features=["scene"], size=8, folder=tmp_path, images=False)
+    fresh = samphire.audit(other, data, label="kind", features=["scene"], size=8, images=False)
     assert kept.verdict == fresh.verdict
 
 

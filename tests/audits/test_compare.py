@@ -71,11 +71,14 @@ def with_coin(correlation, coin):
 
 def test_all_networks_are_compared_in_the_groups_of_one_attribute():
     """The second leans most on the coin, but the pair is about place."""
-    found = contest(
-        {("a", 0): lambda: with_coin(0.9, 0.0), ("b", 0): lambda: with_coin(0.5, 20.0)},
-        lambda data: samphire.audit(None, data, label="bird", features=["place", "coin"]),
-    )
-    alone = samphire.audit(None, with_coin(0.5, 20.0), label="bird", features=["place", "coin"])
+    reports = []
+
+    def examine(data):
+        reports.append(samphire.audit(None, data, label="bird", features=["place", "coin"]))
+        return reports[-1]
+
+    found = contest({("a", 0): lambda: with_coin(0.9, 0.0), ("b", 0): lambda: with_coin(0.5, 20.0)}, examine)
+    alone = reports[1]
     place, coin = alone.attributes
     assert alone.main.name == "coin"
     assert found.attribute == "place"
@@ -84,9 +87,8 @@ def test_all_networks_are_compared_in_the_groups_of_one_attribute():
 
 
 def test_two_files_of_one_name_have_a_page_each(tmp_path):
-    def examine(_):
-        return samphire.audit(None, with_coin(0.9, 0.0), label="bird", features=["place"])
-
-    found = contest({("a/model.pt", 0): lambda: None, ("b/model.pt", 0): lambda: None}, examine, tmp_path)
+    report = samphire.audit(None, with_coin(0.9, 0.0), label="bird", features=["place"])
+    networks = {("a/model.pt", 0): lambda: None, ("b/model.pt", 0): lambda: None}
+    found = contest(networks, lambda _: report, tmp_path)
     assert sorted(found.pages.values()) == ["model-0.html", "model2-0.html"]
     assert all((tmp_path / file).exists() for file in found.pages.values())

@@ -124,10 +124,21 @@ def test_formulas_and_docstrings_become_the_sites_markup(pages):
     assert pages.from_docstring(".. math:: a &= b").count("<mtable") == 1
 
 
+@pytest.fixture(scope="module")
+def kernel():
+    """One kernel for all tutorials: torch is loaded once."""
+    client = NotebookClient(nbformat.v4.new_notebook(), timeout=PATIENCE)
+    with client.setup_kernel():
+        yield client
+
+
 @pytest.mark.parametrize("path", sorted((DOCS / "tutorials").glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_tutorial_runs(path, tmp_path):
+def test_a_tutorial_runs(kernel, path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    afresh = nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {tmp_path}")  # with no name of another tutorial
+    kernel.nb = nbformat.v4.new_notebook(cells=[afresh])
+    kernel.nb.cells += notebook.cells
+    kernel.execute(cleanup_kc=False)
     printed = "".join(o.get("text", "") for cell in notebook.cells for o in cell.get("outputs", []))
     assert printed
     assert not any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells)  # stored without output

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 
-import matplotlib
+import matplotlib.figure
 import numpy as np
 import pytest
 import torch
@@ -19,7 +19,7 @@ from PIL import Image
 from rich.console import Console
 
 from samphire import records, report
-from samphire.report import Claim, Result, Story, Table
+from samphire.report import Claim, Result, Story, Table, pictures
 from samphire.statistics import Estimate, estimate
 from waiting import PATIENCE
 
@@ -149,14 +149,20 @@ def test_picture_has_its_size_on_white():
     assert image.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
 
 
-def test_a_picture_of_few_colors_is_small_and_looks_the_same(monkeypatch):
+def test_a_figure_is_left_as_it_was():
+    fig = matplotlib.figure.Figure(dpi=50, facecolor="black")
+    before = fig.canvas, fig.dpi, fig.get_facecolor()
+    assert Image.open(io.BytesIO(report.png(fig))).convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+    assert (fig.canvas, fig.dpi, fig.get_facecolor()) == before
+
+
+def test_a_picture_of_few_colors_is_small_and_looks_the_same():
     with report.figure(1, 2, size=(8, 3)) as (fig, (left, right)):
         right.contourf(np.add.outer(np.arange(40), np.arange(40)) % 37, levels=20, cmap="RdBu")
         for k, color in enumerate(report.PALETTE):
             report.curve(left, range(9), [Estimate(k + i * k / 9, 0.3, 5) for i in range(9)], f"{k}", color=color)
     few, file = report.png(fig), io.BytesIO()
-    monkeypatch.setattr("samphire.report.pictures._few_colors", lambda image: image.getvalue())
-    full = Image.open(io.BytesIO(report.png(fig))).convert("RGB")
+    full = pictures._drawn(fig)
     full.save(file, format="PNG", optimize=True)
     all_colors, seen = (np.asarray(image.convert("RGB")).astype(int) for image in (full, Image.open(io.BytesIO(few))))
     assert len(few) < len(file.getvalue()) / 2

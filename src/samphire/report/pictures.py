@@ -13,6 +13,7 @@ from samphire.statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from PIL.Image import Image as Picture
 
 __all__ = ["PALETTE", "PIXELS", "curve", "figure", "png"]
 
@@ -105,17 +106,32 @@ def png(figure: Figure | bytes) -> bytes:
         return figure
     if not hasattr(figure, "savefig"):
         raise TypeError(f"a figure must be a matplotlib Figure or PNG bytes, got {type(figure).__name__}.")
-    file = io.BytesIO()
-    with _style():  # some parts, such as further ticks, are made only now
-        figure.savefig(file, format="png", dpi=96 * PIXELS, facecolor="white", pil_kwargs={"compress_level": 0})
-    return _few_colors(file)
+    return _few_colors(_drawn(figure))
 
 
-def _few_colors(image: io.BytesIO) -> bytes:
+def _drawn(figure: Figure) -> Picture:
+    """The figure on white, left as it was; drawn once, where ``savefig`` draws everything twice."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
-    palette, file = Image.Quantize.MAXCOVERAGE, io.BytesIO()
-    few = Image.open(image).convert("RGB").quantize(256, palette, kmeans=1, dither=Image.Dither.NONE)
+    canvas, dpi, color = figure.canvas, figure.dpi, figure.get_facecolor()
+    own = FigureCanvasAgg(figure)
+    try:
+        with _style():  # some parts, such as further ticks, are made only now
+            figure.set(dpi=96 * PIXELS, facecolor="white")
+            own.draw()
+        return Image.frombytes("RGBA", own.get_width_height(), own.buffer_rgba()).convert("RGB")
+    finally:
+        figure.set(dpi=dpi, facecolor=color)
+        figure.set_canvas(canvas)
+
+
+def _few_colors(image: Picture) -> bytes:
+    from PIL import Image
+
+    settled = image.width * image.height // 200  # pixels that may still change their color: half a percent
+    few = image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=settled, dither=Image.Dither.NONE)
+    file = io.BytesIO()
     few.save(file, format="PNG", optimize=True)
     return file.getvalue()
 
