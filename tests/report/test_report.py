@@ -398,6 +398,18 @@ def test_write_leaves_page_pictures_and_tables(tmp_path):
     assert (out / "index.html").read_text(encoding="utf-8") == report.page([])
 
 
+def test_a_page_that_grows_writes_what_is_new_or_damaged(tmp_path):
+    first, second = (Result(name, "t", tables=[Table(["a"], [[1]])]) for name in ("fig2", "fig3"))
+    report.write(tmp_path, [first])
+    before = (tmp_path / "fig2.csv").stat().st_ino  # a file that is written anew is another one
+    report.write(tmp_path, [first, second])
+    assert (tmp_path / "fig2.csv").stat().st_ino == before
+    assert (tmp_path / "fig3.csv").read_text() == "a\n1\n"
+    (tmp_path / "fig2.csv").write_text("a\n2\n")
+    report.write(tmp_path, [first, second])
+    assert (tmp_path / "fig2.csv").read_text() == "a\n1\n"
+
+
 def test_write_to_what_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"cannot write the report to .*file: .*; choose another output folder"):

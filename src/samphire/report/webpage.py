@@ -95,11 +95,16 @@ def write(
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():
-            write_atomic(out / name, data)
+            if not _is(out / name, data):  # of a page that grows, most are there
+                write_atomic(out / name, data)
     except OSError as error:
         message = f"cannot write the report to {out}: {error.strerror}; choose another output folder."
         raise type(error)(error.errno, message) from None
     return out / "index.html"
+
+
+def _is(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
 
 
 @cache
