@@ -15,8 +15,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from samphire import pool
 
 CRASHES = 3  # of a node or worker of Ray that one attempt survives
@@ -95,6 +93,8 @@ def _ray(work: Work, workers: int | None, address: str | None) -> Iterator[tuple
 def _attempt_elsewhere(request: bytes, path: list[str]) -> Outcome:
     """On another machine, or in a worker that may look for modules in other places than this process."""
     sys.path += [place for place in path if place not in sys.path]
+    import torch
+
     torch.set_num_threads(1)
 
     def unpacked(request: bytes) -> None:
