@@ -22,7 +22,7 @@ from sweep_jobs import (
     work,
 )
 
-from samphire import records, sweep
+from samphire import pool, records, sweep
 from samphire.train import fit
 from waiting import until
 
@@ -61,7 +61,8 @@ def test_every_executor_trains_the_same_rows(tree, cluster, tmp_path, one_thread
 
 
 def test_a_job_elsewhere_has_one_thread_whether_torch_is_loaded_or_not(monkeypatch, tmp_path, one_thread):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for name in pool.ONE_THREAD:
+        monkeypatch.setenv(name, "2")
     torch.set_num_threads(2)
     request = pickle.dumps((partial(work, out=tmp_path, fault=note_environment), JOBS[0]))
     assert sweep.executors._attempt_elsewhere(request, []) is None
