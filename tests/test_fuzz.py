@@ -12,7 +12,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pipes and al
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_damaged_input_is_taken_or_refused_in_a_sentence(seed):
-    faults = [(kind, what, fault) for kind, what, fault in fuzz.trials(75, seed) if fault]
+def test_damaged_input_is_taken_or_refused_in_a_sentence():
+    faults = [(kind, what, fault) for kind, what, fault in fuzz.trials(150) if fault]
     assert not faults

@@ -45,7 +45,7 @@ def test_the_wheel_works_in_an_empty_folder(wheel, tmp_path):
     empty.mkdir()
     code = f"import samphire; assert samphire.__file__.startswith({str(place)!r}); samphire.cli.main()"
     done = subprocess.run(
-        [sys.executable, "-c", f"import samphire.cli; {code}", "reproduce", "fig1", "--scale", "tiny"],
+        [sys.executable, "-c", f"import samphire.cli; {code}", "reproduce", "fig2", "--scale", "tiny"],
         cwd=empty,
         env=os.environ | {"PYTHONPATH": str(place)},
         capture_output=True,
@@ -53,9 +53,9 @@ def test_the_wheel_works_in_an_empty_folder(wheel, tmp_path):
         timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
-    assert "fig1" in done.stdout
+    assert "fig2" in done.stdout
     written = {path.name for path in (empty / "report").iterdir()}
-    assert {"index.html", "explorer.html", "fig1.png", "claims.json", "rows.jsonl"} < written
+    assert {"index.html", "explorer.html", "fig2.png", "claims.json", "rows.jsonl"} < written
     assert (empty / "report" / "explorer.html").read_bytes() == (ROOT / "docs/explorer/index.html").read_bytes()
 
 

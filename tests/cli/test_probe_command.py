@@ -19,7 +19,7 @@ app.command()(probe)
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
     """Two sources whose classes are bright rows, and a run: config.json and model.pt."""
-    root = trees.dominoes(tmp_path_factory.mktemp("tree"), train=300, test=20)
+    root = trees.dominoes(tmp_path_factory.mktemp("tree"), train=150, test=20)
     run = root / "run"
     run.mkdir()
     net = models.load("small_cnn", 5, generator=torch.Generator().manual_seed(1))
@@ -108,7 +108,7 @@ def test_sets_with_domains_are_probed_on_the_target(tmp_path):
                 Image.fromarray(pixels).save(folder / f"pic_{i:03d}.jpg")
     torch.save(models.load("resnet18", 7).state_dict(), tmp_path / "model.pt")
     names = ("--data", "pacs", "--target", "sketch", "--model", "resnet18", "--size", 32)
-    args = ("--root", tmp_path, "--cache", tmp_path / "cache")
+    args = ("--root", tmp_path, "--cache", tmp_path / "cache", "--resamples", 2)
     result = call(tmp_path / "model.pt", *names, *args, "--json", "--out", tmp_path / "probe.png")
     assert result.exit_code == 0, (result.output, result.exception)
     errors, *found = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]

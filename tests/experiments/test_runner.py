@@ -259,7 +259,7 @@ def test_the_command_prints_a_line_a_figure_and_what_to_do_next(tmp_path):
 
 def test_on_a_terminal_what_is_printed_stands_above_the_bar(tmp_path):
     """A line for the figure, and then every claim of it."""
-    command = ["reproduce", "fig1", "--scale", "tiny", "--out"]
+    command = ["reproduce", "fig2", "--scale", "tiny", "--out"]
     both = [[*command, str(tmp_path / "brief")], [*command, str(tmp_path / "whole"), "-v"]]
     code = f"from samphire.cli import app\nfor words in {both}: app(words, standalone_mode=False); print('END')"
     ours, theirs = pty.openpty()
@@ -275,12 +275,12 @@ def test_on_a_terminal_what_is_printed_stands_above_the_bar(tmp_path):
     os.close(ours)
     assert process.returncode == 0, written
     brief, whole, _ = written.decode().split("END")
-    for text, mark in ((brief, "○ 3"), (whole, "Figure 1")):
+    for text, mark in ((brief, "○ 2"), (whole, "Figure 2")):
         lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line.rpartition("\r")[2]) for line in text.split("\r\n")]
         assert any("━" in line and "left:" in line for line in lines)  # the bar
         printed = [line for line in lines if mark in line]
         assert printed
-        assert all(line.startswith("fig1") and "left:" not in line for line in printed)
+        assert all(line.startswith("fig2") and "left:" not in line for line in printed)
 
 
 def test_a_sweep_without_runs_is_refused(monkeypatch, tmp_path):

@@ -6,8 +6,6 @@ import sys
 import time
 from dataclasses import dataclass
 
-import torch
-
 from samphire import records
 from waiting import until
 
@@ -65,6 +63,8 @@ def warned_before_the_second_epoch(job, run, epoch, told):
 
 
 def note_environment(job, run, epoch):
+    import torch
+
     run.append({"torch": torch.get_num_threads(), "omp": os.environ["OMP_NUM_THREADS"], "pid": os.getpid()})
 
 

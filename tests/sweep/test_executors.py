@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import sys
 import threading
 from functools import partial
@@ -21,7 +22,7 @@ from sweep_jobs import (
     work,
 )
 
-from samphire import records, sweep
+from samphire import pool, records, sweep
 from samphire.train import fit
 from waiting import until
 
@@ -57,6 +58,16 @@ def test_every_executor_trains_the_same_rows(tree, cluster, tmp_path, one_thread
     assert len(found["here"]) == 3
     assert len({json.dumps(rows) for rows in found["here"].values()}) == 3
     assert found["here"] == found["processes"] == found["ray"]
+
+
+def test_a_job_elsewhere_has_one_thread_whether_torch_is_loaded_or_not(monkeypatch, tmp_path, one_thread):
+    for name in pool.ONE_THREAD:
+        monkeypatch.setenv(name, "2")
+    torch.set_num_threads(2)
+    request = pickle.dumps((partial(work, out=tmp_path, fault=note_environment), JOBS[0]))
+    assert sweep.executors._attempt_elsewhere(request, []) is None
+    (run,) = records.read(tmp_path)
+    assert (run.rows[0]["torch"], run.rows[0]["omp"]) == (1, "1")
 
 
 def test_a_node_killed_in_a_sweep_loses_nothing(cluster, tmp_path):

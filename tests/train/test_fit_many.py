@@ -18,7 +18,7 @@ from samphire.models import ToyNet, mlp
 from samphire.optim.feature_runs import ALGORITHMS
 from samphire.optim.rules import asam, lsam, sam
 from samphire.records import generator
-from samphire.train import ModuleConfig, Problem, Result, ToyConfig, fit_many, fleets
+from samphire.train import ModuleConfig, Problem, Result, RuleConfig, ToyConfig, fit_many, fleets
 
 fit_many_module = importlib.import_module("samphire.train.fit_many")
 
@@ -240,14 +240,22 @@ def test_the_toy_by_the_general_engine_is_the_toy_by_its_own(config: ToyConfig, 
     assert result.final["loss"] == pytest.approx(together[config].final["loss"], abs=1e-12)
 
 
-def test_small_modules_are_shared_among_workers_if_these_can_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_give_what_one_process_gives() -> None:
     problem = Problem(partial(mlp, (4, 8, 3)), normal(30, 4), torch.arange(30) % 3)
-    runs = [ModuleConfig(problem, rule, seed, epochs=2, batch=7) for rule in (None, sam(0.1)) for seed in (0, 1)]
-    here, there = (list(fit_many(runs, workers=n, keep_weights=True)) for n in (1, 2))
+    modules = [ModuleConfig(problem, rule, seed, epochs=2, batch=7) for rule in (None, sam(0.1)) for seed in (0, 1)]
+    rules = [RuleConfig(n=10, epochs=1, name=name, settings=(("rho", 0.1),)) for name in ("sam", "ae_sam")]
+    here, there = (list(fit_many([*modules, *rules], workers=n, keep_weights=True)) for n in (1, 2))
     for a, b in zip(here, there, strict=True):
         assert a.config is b.config
         for name, t in weights(a).items():
             torch.testing.assert_close(weights(b)[name], t, rtol=0, atol=1e-6)
+        if a.config in rules:
+            assert a.final == b.final
+
+
+def test_small_modules_are_shared_among_workers_if_these_can_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(partial(mlp, (4, 8, 3)), normal(30, 4), torch.arange(30) % 3)
+    runs = [ModuleConfig(problem, rule, seed, epochs=2, batch=7) for rule in (None, sam(0.1)) for seed in (0, 1)]
     started = []
     monkeypatch.setattr(fit_many_module, "_by_workers", lambda jobs, workers, counter: started.append(workers) or [])
     monkeypatch.setattr(fit_many_module, "WORTH_WORKERS", 100)

@@ -6,22 +6,20 @@ import io
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
-from torch import nn
 
-from samphire import data, models, records, report
-from samphire.audits import Audit
-from samphire.audits import audit as audited
-from samphire.audits.audit import is_built_in
-from samphire.audits.remedy import fixed_weights
+from samphire import data, records, report
 from samphire.cli.options import AsJson, Cache, Features, Image, Label, Split
 from samphire.cli.own import own_data
 from samphire.cli.progress import bar
-from samphire.train.trained import load_weights, scale_file
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from samphire.audits import Audit
 
 Source = Annotated[
     str, typer.Argument(metavar="DATA", help="Your own folder, table or .npz file, or a built-in set.")
@@ -55,6 +53,8 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say what a model leans on, what that costs and what to do: one page. Goes on where it was stopped."""
+    from samphire import audits, models
+
     if fix is not None and model is None:
         raise ValueError(
             f"--fix cannot write {fix}: features and logits have no weights; name the model with --model."
@@ -66,7 +66,7 @@ def audit(
     if before is not None:
         before.normalize = getattr(network, "normalize", before.normalize)
     with bar() as progress:
-        result = audited(
+        result = audits.audit(
             network,
             opened,
             label=label,
@@ -89,6 +89,8 @@ def audit(
 
 def opened_data(source: str, *, root: Path, label: str | None, features: str | None, **columns: Any) -> data.Opened:
     """Data of any kind; the columns of a built-in set are its own, and are chosen from afterwards."""
+    from samphire.audits.audit import is_built_in
+
     if is_built_in(source):
         return data.open(source, root=root)
     opened = own_data(source, label=label, features=features, **columns)
@@ -98,6 +100,8 @@ def opened_data(source: str, *, root: Path, label: str | None, features: str | N
 
 def loaded(model: str, classes: int, weights: Path | None) -> nn.Module:
     """The network with the weights of a file; without one it could only be audited by chance."""
+    from samphire.train.trained import load_weights
+
     if weights is None:
         raise ValueError(f"{model} has no trained weights; give the file of its state dict with --weights.")
     if not weights.is_file():
@@ -113,6 +117,12 @@ def _named(given: str) -> tuple[str, str]:
 
 
 def _fix(result: Audit, network: nn.Module, file: Path) -> None:
+    import torch
+
+    from samphire import models
+    from samphire.audits.remedy import fixed_weights
+    from samphire.train.trained import scale_file
+
     if result.remedy is None:
         raise ValueError(f"--fix cannot write {file}: {result.remedy_problem}")
     buffer = io.BytesIO()

@@ -9,13 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from samphire.audits import audit
-from samphire.audits.audit import is_built_in
-from samphire.audits.compare import contest
 from samphire.cli.audit import Network, Out, Side, Source, loaded, opened_data, show
 from samphire.cli.options import AsJson, Cache, Features, Image, Label, Split
 from samphire.cli.progress import bar
-from samphire.train import fit, load_network, parse
 
 Networks = dict[tuple[str, int], Callable[[], Any]]
 
@@ -43,6 +39,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Train by several rules, audit every network and compare in pairs: one page. Goes on where it was stopped."""
+    from samphire.audits import audit
+    from samphire.audits.compare import contest
+
     opened = opened_data(source, label=label, features=features, image=image, split=split, root=root)
     with bar() as progress:
         networks = (
@@ -69,6 +68,9 @@ def _checkpoints(opened: Any, model: str | None, files: list[Path]) -> Networks:
 def _trained(
     source: str, opened: Any, model: str | None, settings: list[str], rules: str, seeds: str, size: int, *where: Any
 ) -> Networks:
+    from samphire.audits.audit import is_built_in
+    from samphire.train import fit, load_network, parse
+
     out, root, cache, progress = where
     own = None if is_built_in(source) else opened
     given = [*settings, *([] if model is None else [f"model={model}"]), *([] if own is None else [f"size={size}"])]

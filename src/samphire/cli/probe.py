@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
@@ -28,10 +28,9 @@ from samphire.cli.options import (
 )
 from samphire.cli.own import own_data
 from samphire.cli.progress import bar
-from samphire.probes.compare import compare
-from samphire.probes.logistic import SCALINGS, Scaling
-from samphire.report import probing
-from samphire.train.saved import saved_network
+
+if TYPE_CHECKING:
+    from samphire.probes.logistic import Scaling
 
 
 def probe(
@@ -63,6 +62,11 @@ def probe(
 
     Example: samphire probe runs/1f6c... --root data --probe-on val
     """
+    from samphire.probes.compare import compare
+    from samphire.probes.logistic import SCALINGS
+    from samphire.report import probing
+    from samphire.train.saved import saved_network
+
     check_one_of("scaling", scaling, SCALINGS)
     if out is not None and not out.parent.is_dir():
         raise ValueError(f"there is no folder {out.parent} to write {out.name} in; make it first.")
@@ -77,7 +81,7 @@ def probe(
             layer=trained.layer,
             feature=feature,
             resamples=resamples,
-            scaling=cast(Scaling, scaling),
+            scaling=cast("Scaling", scaling),
             curves=out is not None,
             progress=progress,
         )

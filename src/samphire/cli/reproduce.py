@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from samphire import experiments, report
+from samphire import report
 from samphire.cli.options import AsJson
 from samphire.cli.progress import bar
 
@@ -34,6 +34,8 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Reproduce figures: train, judge each claim, and write one page with everything. Resumes where it stopped."""
+    from samphire import experiments
+
     chosen = experiments.runnable(root) if everything else names or experiments.TOY
     shown = None if as_json else _show_claims if verbose else _show_line
     if rows is not None:

@@ -9,10 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from samphire import optim, report
+from samphire import report
 from samphire.cli.options import AsJson
-from samphire.experiments import rules_gallery
-from samphire.optim.describe import describe, table
 
 
 def rules(
@@ -22,7 +20,12 @@ def rules(
     ] = None,
 ) -> None:
     """List the rules: paper, passes of forward and backward a step (SGD: 1), memory kept, what is perturbed."""
+    from samphire import optim
+    from samphire.optim.describe import describe, table
+
     if to is not None:
+        from samphire.experiments import rules_gallery
+
         page, picture = rules_gallery.write(to)
         print(f"{page} and {picture} have {len(optim.RULES)} rules.")
         return

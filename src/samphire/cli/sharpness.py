@@ -13,9 +13,6 @@ from samphire import records, report
 from samphire.cli.options import AsJson, Cache, Data, Features, Image, Label, Model, Root, Run, Size, Target, Trust
 from samphire.cli.own import own_data
 from samphire.cli.progress import bar
-from samphire.landscape.measures import measure_all
-from samphire.report import sharpness as shown
-from samphire.train.saved import saved_network
 
 
 def sharpness(
@@ -43,6 +40,10 @@ def sharpness(
     as_json: AsJson = False,
 ) -> None:
     """Say where a network sits: sharpness, Hessian and bound on its data, each with what it means."""
+    from samphire.landscape.measures import measure_all
+    from samphire.report import sharpness as shown
+    from samphire.train.saved import saved_network
+
     own = own_data(data, image, label, split_column, features)
     trained = saved_network(run, trust=trust, data=data, own=own, model=model, target=target, size=size)
     with bar() as progress:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,8 +21,9 @@ from samphire.cli.progress import bar
 from samphire.records import Row
 from samphire.statistics import Estimate
 from samphire.sweep.plans import listed, plan, whole_numbers
-from samphire.train import Config, fit
-from samphire.train.examples import check_examples, splits_of
+
+if TYPE_CHECKING:
+    from samphire.train import Config
 
 SIDES = 3  # of a table: what fits 80 columns
 NOTE = """score: what was selected by, never on test examples. test error: groups weighted as in
@@ -59,6 +60,8 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Train every setting of the paper's grid and select the best of each rule. Resumes where it stopped."""
+    from samphire.train import fit
+
     check_one_of("criterion", by, sweeps.CRITERIA)
     own = own_data(data_name, image, label, split, features)
     name = data_name if own is None else own.name
@@ -83,6 +86,8 @@ def sweep(
 
 def _check_data(jobs: Sequence[Config], root: Path, out: Path, own: Any) -> None:
     """Read the data, or say why not; runs that are there must have been trained on the same."""
+    from samphire.train.examples import check_examples, splits_of
+
     for target in dict.fromkeys(job.target for job in jobs):
         splits = splits_of(jobs[0].data, root, target, own)
         for job in jobs:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,13 +15,14 @@ from samphire import records, report
 from samphire.cli.options import AsJson, Cache, Features, Image, Label, LogTo, Root, Split, tracker_of
 from samphire.cli.own import own_data
 from samphire.cli.progress import bar
-from samphire.report import training
-from samphire.train import TrainedRun, fit, parse
-from samphire.train.configs import DEFAULTS
+from samphire.sweep import GRIDS
+
+if TYPE_CHECKING:
+    from samphire.train import TrainedRun
 
 
 def train(
-    data: Annotated[str, typer.Argument(help=f"{', '.join(DEFAULTS)}, or your own folder.", show_default=False)],
+    data: Annotated[str, typer.Argument(help=f"{', '.join(GRIDS)}, or your own folder.", show_default=False)],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Instead of the paper's; see --settings.")
     ] = None,
@@ -42,6 +43,9 @@ def train(
     Settings of the rule and of the method have a dot: rule=looksam rule.k=10 method=jtt method.times=20.
     Your own data: samphire train birds/ --label bird --features place model=timm:resnet18.
     """
+    from samphire.report import training
+    from samphire.train import fit, parse
+
     own = own_data(data, image, label, split, features)
     config = parse(data if own is None else own.name, settings or [])
     if show:
@@ -63,6 +67,8 @@ def _show(trained: TrainedRun, as_json: bool) -> None:
         for row in trained.rows:
             print(json.dumps(report.strict(row)))
         return
+    from samphire.report import training
+
     for table in training.tables(trained):
         Console().print(report.rich_table(table))
     try:

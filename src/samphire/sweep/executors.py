@@ -15,8 +15,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from samphire import pool
 
 CRASHES = 3  # of a node or worker of Ray that one attempt survives
@@ -95,13 +93,20 @@ def _ray(work: Work, workers: int | None, address: str | None) -> Iterator[tuple
 def _attempt_elsewhere(request: bytes, path: list[str]) -> Outcome:
     """On another machine, or in a worker that may look for modules in other places than this process."""
     sys.path += [place for place in path if place not in sys.path]
-    torch.set_num_threads(1)
+    _use_one_thread()
 
     def unpacked(request: bytes) -> None:
         work, job = pickle.loads(request)
         work(job)
 
     return _attempt(unpacked, request)
+
+
+def _use_one_thread() -> None:
+    """Also in what is loaded later; torch itself, which takes seconds to load, is left to the jobs that need it."""
+    os.environ.update(pool.ONE_THREAD)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @contextmanager

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from samphire.checks import check_one_of
 from samphire.data.domains import OFFICEHOME, PACS, VLCS
-from samphire.train.configs import Config, appendix_b
+
+if TYPE_CHECKING:
+    from samphire.train.configs import Config
 
 __all__ = ["GRIDS", "Grid", "grid"]
 
@@ -58,6 +60,8 @@ def grid(
     References:
         Springer, Nagarajan, Raghunathan, ICLR 2024, appendices B and F.
     """
+    from samphire.train.configs import appendix_b
+
     if "@" not in data:
         check_one_of("grid", data, GRIDS)
     given = {"lr": lr, "rho": rho, "targets": targets}

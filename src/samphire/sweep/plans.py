@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from samphire.sweep.grids import grid
-from samphire.train.configs import Config, parse
+
+if TYPE_CHECKING:
+    from samphire.train.configs import Config
 
 __all__ = ["listed", "plan", "whole_numbers"]
 
@@ -27,6 +30,8 @@ def plan(data: str, words: Sequence[str], rules: Sequence[str], seeds: Sequence[
         >>> [(job.rule, job.radius, job.epochs) for job in jobs]
         [('sgd', 0.0, 5), ('sam', 0.05, 5)]
     """
+    from samphire.train.configs import parse
+
     lists: dict[str, list[str]] = {}
     others = []
     for word in words:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from samphire.checks import check_one_of
 from samphire.records import Row
 from samphire.statistics import Estimate, estimate
 from samphire.sweep.trials import State, Trial
-from samphire.train.configs import Config
+
+if TYPE_CHECKING:
+    from samphire.train.configs import Config
 
 __all__ = ["CRITERIA", "Choice", "select", "table"]
 
@@ -86,7 +88,8 @@ def select(trials: Iterable[Trial], by: str = "val_error") -> list[Choice]:
     sides: dict[Config, list[Trial]] = {}
     for trial in trials:
         sides.setdefault(_side(trial.config), []).append(trial)
-    differing = [f.name for f in fields(Config) if len({getattr(side, f.name) for side in sides}) > 1]
+    names = dict.fromkeys(f.name for side in sides for f in fields(side))
+    differing = [name for name in names if len({getattr(side, name) for side in sides}) > 1]
     return [_choice(_label(side, differing), group, by) for side, group in sides.items()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,6 @@ from typing import Any, Literal
 
 from samphire import records
 from samphire.records import Row
-from samphire.train.configs import Config
-from samphire.train.examples import check_same_examples
 
 __all__ = ["State", "Trial", "report_of", "trial_of", "trials"]
 
@@ -54,7 +53,7 @@ def trials(out: str | os.PathLike[str], jobs: Iterable[Any]) -> list[Trial]:
     if not Path(out).is_dir():
         raise FileNotFoundError(f"no folder of runs at {out}; check the path, or run the sweep first.")
     listed = [trial_of(Path(out) / records.key(job), job) for job in jobs]
-    check_same_examples((trial.folder, trial.config) for trial in listed if isinstance(trial.config, Config))
+    _check_same_examples(listed)
     return listed
 
 
@@ -68,6 +67,15 @@ def trial_of(folder: Path, job: Any) -> Trial:
         return Trial(job, folder, "running", row)
     error = report_of(folder).read_text(encoding="utf-8") if report_of(folder).exists() else ""
     return Trial(job, folder, "failed" if error else "missing", row, error)
+
+
+def _check_same_examples(listed: Iterable[Trial]) -> None:
+    """Those of trainings; whoever has such a job has loaded its module, and torch, which other jobs do not need."""
+    if "samphire.train.configs" in sys.modules:
+        from samphire.train.configs import Config
+        from samphire.train.examples import check_same_examples
+
+        check_same_examples((trial.folder, trial.config) for trial in listed if isinstance(trial.config, Config))
 
 
 def report_of(folder: Path) -> Path:

@@ -107,13 +107,6 @@ def test_two_engines_agree_where_both_know_the_rule(name):
     assert a.v is None
 
 
-def test_workers_give_what_one_process_gives():
-    settings = [("sam", 0.1), ("ae_sam", 0.1)]
-    runs = [RuleConfig(n=10, epochs=1, name=name, settings=(("rho", rho),)) for name, rho in settings]
-    one, two = ([r.final for r in fit_many(runs, workers=w)] for w in (1, 2))
-    assert one == two
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

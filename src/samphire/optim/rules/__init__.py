@@ -43,7 +43,7 @@ from samphire.optim.rules.stale import stale
 from samphire.optim.rules.vasso import vasso
 from samphire.optim.rules.wsam import wsam
 
-__all__ = [  # the rules; RULES, the package and its pages follow this list
+__all__: list[str] = [  # the rules; RULES, the package and its pages follow this list
     "sam", "asam", "lsam", "sam_on", "random", "gsam", "gnp", "gam", "sagm", "stable", "cr_sam", "wsam",
     "ssam_f", "ssam_d", "esam", "imb_sam", "entropy_sgd", "functional_sam",
     "looksam", "msam", "stale", "friendly", "vasso", "m_sharpness", "every", "ae_sam",
