@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from samphire.optim import requests, rules
+from samphire.pool import cores
 
 pytest_plugins = ["browser"]  # tests/browser.py
 
@@ -26,6 +27,12 @@ def pytest_collection() -> Iterator[None]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: where a test waits for a browser, a disk or a process, another one computes."""
+    return cores() + 1
 
 
 @pytest.fixture(autouse=True)
