@@ -144,10 +144,11 @@ def told(errors):
     [
         (lambda p: abs(math.log10(p)), 1.0, 0, "0.1 to 10"),  # inside
         (lambda p: abs(math.log10(p) + 3), 1e-3, 3, "0.0001 to 10, grown by 3"),
-        (lambda p: abs(math.log10(p) - 2), 1e2, 2, "0.1 to 1000, grown by 2"),
+        (lambda p: abs(math.log10(p) + 4), 1e-4, 6, "1e-07 to 10, grown by 6"),
+        (lambda p: abs(math.log10(p) - 2), 1e2, 3, "0.1 to 10000, grown by 3"),
         (lambda p: 0.5, 1.0, 0, "0.1 to 10"),  # no edge is better than what lies inside
         (lambda p: min(p, 1.0), 1e-7, 6, "1e-07 to 10, grown by 6, still at an edge"),
-        (lambda p: float(p != 10.0) + float(p > 10), 10.0, 1, "0.1 to 100, grown by 1"),
+        (lambda p: float(p != 10.0) + float(p > 10), 10.0, 3, "0.1 to 10000, grown by 3"),
     ],
 )
 def test_the_grid_grows_where_the_lowest_error_lies_at_an_edge(monkeypatch, errors, l2, grown, tried):

@@ -16,6 +16,7 @@ __all__ = ["L2", "Resample", "Tuned", "fits_of", "tuned"]
 
 L2 = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 GROWTH = 6  # penalties that may be added
+AT_ONCE = 3  # of these together, which costs little more than one
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def tuned(
     """The penalty of each target with the lowest error on the held-out halves, averaged over resamples.
 
     Ties go to the largest penalty inside the grid. If the lowest error lies at an edge alone, the grid grows there by
-    its own ratio, at most :data:`GROWTH` times; one or two penalties are taken as they are.
+    its own ratio, :data:`AT_ONCE` penalties at a time, up to :data:`GROWTH`; one or two are taken as they are.
 
     Args:
         x: Features.
@@ -99,12 +100,12 @@ def tuned(
         return {name: Tuned(l2[0], {}) for name in names}
     errors: dict[str, dict[float, float]] = {name: {} for name in names}
     wanted = dict.fromkeys(names, tuple(l2))
-    for more in range(GROWTH + 1):
+    for more in range(0, GROWTH + 1, AT_ONCE):
         for penalties in dict.fromkeys(wanted.values()):
             same = [name for name in wanted if wanted[name] == penalties]
             for name, held_out in _held_out(x, resamples, same, penalties, scaling, progress).items():
                 errors[name] |= dict(zip(penalties, held_out.tolist(), strict=True))
-        wanted = {name: (edge,) for name in names if len(l2) > 2 and more < GROWTH and (edge := _next(errors[name]))}
+        wanted = {name: new for name in names if len(l2) > 2 and more < GROWTH and (new := _beyond(errors[name]))}
     return {name: Tuned(_best(e), dict(sorted(e.items())), len(e) - len(set(l2))) for name, e in errors.items()}
 
 
@@ -135,9 +136,8 @@ def _best(errors: Mapping[float, float]) -> float:
     return max(inside or lowest)
 
 
-def _next(errors: Mapping[float, float]) -> float | None:
-    """The penalty beyond the edge at which the lowest error lies; ``None`` if it lies inside."""
+def _beyond(errors: Mapping[float, float]) -> tuple[float, ...]:
+    """The penalties beyond the edge at which the lowest error lies; none if it lies inside."""
     penalties, best = sorted(errors), _best(errors)
-    if best == penalties[0]:
-        return best * best / penalties[1]
-    return best * best / penalties[-2] if best == penalties[-1] else None
+    neighbor = {penalties[0]: penalties[1], penalties[-1]: penalties[-2]}.get(best)
+    return () if neighbor is None else tuple(best * (best / neighbor) ** i for i in range(1, AT_ONCE + 1))

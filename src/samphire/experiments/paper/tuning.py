@@ -23,7 +23,7 @@ from samphire.probes.logistic import SCALINGS
 from samphire.progress import Progress, stretch
 from samphire.report import duration
 from samphire.statistics import estimate
-from samphire.train import Config, Probing, fit, probe_stored
+from samphire.train import Config, ProbeSettings, Probing, fit, probe_stored
 from samphire.train.cost import expected_seconds
 
 __all__ = [
@@ -39,6 +39,7 @@ KEPT = (
     "probe_l2_tried", "stopped",
 )  # fmt: skip
 FRESH = (10, 11, 12, 13)
+PROBING = ProbeSettings()
 SMALLEST: dict[str, Any] = {"model": "samphire.experiments.paper.image_weights:smallest", "weights": None}
 LITE: dict[str, Any] = {"model": "efficientnet_lite0", "size": 96, "batch": 32}
 NOTES = (
@@ -63,6 +64,7 @@ class Tuning:
         target: Domain to transfer to, for sets with domains.
         fixed: A learning rate and a radius that are judged too, whatever is chosen.
         settings: What differs from the paper's appendix B: fields of :class:`samphire.train.Config`.
+        probing: How networks are probed.
     """
 
     data: str
@@ -72,6 +74,7 @@ class Tuning:
     target: str | None = None
     fixed: tuple[float, float] | None = None
     settings: tuple[tuple[str, Any], ...] = ()
+    probing: ProbeSettings = records.added(PROBING)
 
     def __post_init__(self) -> None:
         if 0 in self.seeds:
@@ -143,12 +146,12 @@ def _row(run: Tuning, places: Places, progress: Progress) -> Row:
     """Tune, choose, judge on other seeds; without a grid, judge."""
     grid = run.grid()
     share = len(grid) / (len(grid) + len(run.expected_repeats()))
-    trials = trained_and_probed(grid, places, stretch(progress, 0.0, share)) if grid else []
+    trials = trained_and_probed(grid, places, stretch(progress, 0.0, share), run.probing) if grid else []
     choices = {by: sweep.select(trials, by) for by in CRITERIA} if grid else {}
     settings: dict[Any, Config] = {(config.rule, config.lr, config.radius): config for config in reversed(grid)}
     best = [settings[c.side, c.lr, c.rho] for chosen in choices.values() for c in chosen if c.lr is not None]
     again = run.repeats(best)
-    more = trained_and_probed(again, places, stretch(progress, share, 1.0))
+    more = trained_and_probed(again, places, stretch(progress, share, 1.0), run.probing)
     stored = {folder.key: folder for folder in records.read(places.trainings)}
     kept = {trial.config: _kept(trial, stored[trial.folder.name]) for trial in (*trials, *more)}
     return {
@@ -172,15 +175,18 @@ def _row(run: Tuning, places: Places, progress: Progress) -> Row:
     }
 
 
-def trained_and_probed(jobs: Sequence[Config], places: Places, progress: Progress) -> list[sweep.Trial]:
+def trained_and_probed(
+    jobs: Sequence[Config], places: Places, progress: Progress, settings: ProbeSettings = PROBING
+) -> list[sweep.Trial]:
     """Trials with the cells of the training's last row and those of its probing; what is stored is not done again.
 
     Args:
         jobs: Trainings without probes.
         places: Where data and trainings are; the probings lie beside the trainings.
         progress: Of both.
+        settings: How to probe.
     """
-    trials, probed = stored_jobs([Probing(job, job.probe_on) for job in jobs], places, progress)
+    trials, probed = stored_jobs([Probing(job, job.probe_on, settings) for job in jobs], places, progress)
     return [
         replace(trial, row=(probing.row or {}) | (trial.row or {}))
         for trial, probing in zip(trials, probed, strict=True)
@@ -229,7 +235,9 @@ def _cost(runs: Sequence[Tuning], places: Places) -> report.Table:
             continue
         grid, again = run.grid(), run.expected_repeats()
         there = [config for config in grid if records.is_done(places.trainings / records.key(config))]
-        probed = sum(records.is_done(_probings(places) / records.key(Probing(c, c.probe_on))) for c in grid)
+        probed = sum(
+            records.is_done(_probings(places) / records.key(Probing(c, c.probe_on, run.probing))) for c in grid
+        )
         left = [config for config in (*grid, *again) if config not in there]
         measured = {config.rule: config for config in left}
         seconds = {rule: expected_seconds(config, places.data) for rule, config in measured.items()}
