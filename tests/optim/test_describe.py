@@ -153,3 +153,20 @@ def test_markup_becomes_markdown():
         "|$`", "|`$"
     )
     assert describe._cell("``|w|``") == r"`\|w\|`"
+
+
+def test_a_rule_is_watched_with_one_thread():
+    seen = []
+
+    @dataclass(frozen=True)
+    class spy:
+        def gradient(self, w, memory):
+            seen.append(torch.get_num_threads())
+            return (yield At())
+
+    torch.set_num_threads(2)
+    try:
+        describe.watch(spy())
+        assert (set(seen), torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from samphire import report, train
 from samphire.experiments.rows import Row
 from samphire.progress import Progress
-from samphire.train.fit_many import threads
+from samphire.restore import threads
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

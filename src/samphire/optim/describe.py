@@ -20,6 +20,7 @@ from samphire import tree
 from samphire.optim import scopes
 from samphire.optim.requests import LossOfOutputs, Memory, Rule, bind, gradient_at, watched
 from samphire.optim.rules import RULES, rule_for_run
+from samphire.restore import threads
 from samphire.tree import Vector
 
 __all__ = ["Description", "Footprint", "Setting", "describe", "page", "paper", "section", "table", "watch"]
@@ -110,6 +111,7 @@ class Footprint:
     perturbs: str
 
 
+@threads(1)  # on a busy machine a second one made this twenty times slower
 def watch(rule: Rule) -> Footprint:
     """Train a network of a Linear, a LayerNorm and a Linear layer (the head) for some steps, and look.
 

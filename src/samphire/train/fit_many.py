@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
 import pickle
@@ -18,13 +17,14 @@ from torch import Tensor
 from samphire.checks import check_whole
 from samphire.pool import Pool
 from samphire.progress import Progress, silent
+from samphire.restore import threads
 from samphire.train.fleets import ModuleFleet, ToyFleet
 from samphire.train.small_configs import SmallRun
 
 CHUNK = 80  # runs: enough that the interpreter's share is small, few enough that their weights stay in the cache
 WORTH_WORKERS = 300_000  # steps of the toy, about ten seconds on one core; starting another interpreter takes two
 
-__all__ = ["CHUNK", "Checkpoint", "Result", "fit_many", "threads"]
+__all__ = ["CHUNK", "Checkpoint", "Result", "fit_many"]
 
 
 @dataclass(frozen=True)
@@ -171,17 +171,6 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         return (torch.from_numpy, (value.numpy(),)) if isinstance(value, Tensor) else NotImplemented
-
-
-@contextlib.contextmanager
-def threads(n: int) -> Iterator[None]:
-    """Let torch use some threads in a block; small operations are faster on one than waiting for a second."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _train(
