@@ -18,7 +18,7 @@ import torch
 
 from samphire import records
 from samphire.optim.rules import asam, lsam, sam
-from samphire.records import origin
+from samphire.records import files, origin
 from waiting import PATIENCE
 
 
@@ -352,6 +352,53 @@ def test_damage_is_named_and_left_alone(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):
         records.read(tmp_path)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "config.json", "sessions.jsonl"])
+def test_what_nests_too_deeply_to_be_read_is_damaged(tmp_path, name):
+    path = unfinished(tmp_path) / name
+    path.write_bytes(b"[" * 100_000 + b"\n" + b"{}\n")
+    with pytest.raises(ValueError, match="damaged"):
+        records.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("rows.jsonl", b'{"i": 0}\n', "it ended with 2 rows and has 1"),
+        ("rows.jsonl", b"", "it ended with 2 rows and has 0"),
+        ("done", b"", "it ended with an unknown number of rows and has 2"),
+    ],
+)
+def test_a_complete_run_has_the_rows_it_ended_with(tmp_path, name, content, said):
+    with records.open_run(tmp_path, Config()) as run:
+        run.append({"i": 0})
+        run.append({"i": 1})
+    (run.folder / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{said}; restore"):
+        records.read(tmp_path)
+    with pytest.raises(ValueError, match=rf"{said}; restore"), records.open_run(tmp_path, Config()):
+        pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+@pytest.mark.parametrize("name", ["rows.jsonl", "sessions.jsonl"])
+def test_a_run_does_not_write_through_a_link(tmp_path, name):
+    other = tmp_path / "theirs.txt"
+    other.write_bytes(b'{"seconds": 1}\nno newline')
+    folder = unfinished(tmp_path / "runs")
+    (folder / name).unlink()
+    (folder / name).symlink_to(other)
+    with pytest.raises(ValueError, match=rf"{name} is a link"), records.open_run(tmp_path / "runs", Config()):
+        pass
+    assert other.read_bytes() == b'{"seconds": 1}\nno newline'
+
+
+def test_a_file_that_holds_no_rows_keeps_its_torn_end(tmp_path):
+    (tmp_path / "rows.jsonl").write_bytes(b"no row\nno newline")
+    with pytest.raises(ValueError, match="line 1 is no row"):
+        files.recovered_rows(tmp_path / "rows.jsonl")
+    assert (tmp_path / "rows.jsonl").read_bytes() == b"no row\nno newline"
 
 
 def test_rows_without_configuration_are_refused(tmp_path):

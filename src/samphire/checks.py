@@ -11,6 +11,7 @@ import inspect
 import math
 import os
 import stat
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache, wraps
@@ -53,7 +54,7 @@ class Range:
 
     def __contains__(self, value: object) -> bool:
         kinds = int if self.whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, kinds) or not abs(value) <= sys.float_info.max:
             return False
         return self.least <= value <= self.most and self.above < value < self.below
 
@@ -70,7 +71,8 @@ class Range:
         """Values that must be refused, for tests."""
         ends = [self.least - 1, self.most + 1, self.above, self.below]
         some = [int(end) if self.whole else end for end in ends if math.isfinite(end)]
-        return [*some, math.nan, math.inf, "1", True, *([0.5 + max(self.least, self.above, 0)] if self.whole else [])]
+        between = [0.5 + max(self.least, self.above, 0)] if self.whole else []
+        return [*some, *between, math.nan, math.inf, 10**400, "1", True]
 
 
 Positive = Annotated[float, Range(above=0)]

@@ -57,6 +57,7 @@ def test_environments_part_what_a_biased_model_gets_right_from_what_it_gets_wron
         ({"way": "clusters"}, "needs features with a row for each label, got none"),
         ({"way": "errors", "logits": np.zeros((2, 2))}, "got 2 rows for 3 labels"),
         ({"way": "george"}, "no way to infer groups is named 'george'"),
+        ({"features": np.array([[0.0], [np.nan], [1.0]])}, "needs finite features, but row 1 is not"),
         ({"features": np.zeros((3, 2))}, "needs 2 examples of every class or more, got 1"),
     ],
 )

@@ -111,6 +111,12 @@ def test_bad_input_gets_one_sentence(run, folder, network, tmp_path, words, sent
     assert sentence in last
 
 
+def test_seeds_to_compare_must_be_whole_numbers(run, folder, tmp_path):
+    code, _, err = run("compare", folder, "--model", "nets:small", *COLUMNS, "--out", tmp_path, "--seeds", "0,a")
+    assert code == 2
+    assert "seeds must be whole numbers with commas between, got 'a'; write --seeds 0,1." in err
+
+
 def test_a_model_without_weights(run, folder, tmp_path):
     code, _, err = run("audit", folder, "--model", "resnet18", *COLUMNS)
     assert code == 2

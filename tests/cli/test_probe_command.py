@@ -18,13 +18,14 @@ app.command()(probe)
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """Two sources whose classes are bright rows, and a run: config.json and model.pt."""
+    """Two sources whose classes are bright rows, and a run: config.json, input.json and model.pt."""
     root = trees.dominoes(tmp_path_factory.mktemp("tree"), train=150, test=20)
     run = root / "run"
     run.mkdir()
     net = models.load("small_cnn", 5, generator=torch.Generator().manual_seed(1))
     torch.save(net.state_dict(), run / "model.pt")
     (run / "config.json").write_text(json.dumps({"data": "fmnist-mnist", "model": "small_cnn"}))
+    (run / "input.json").write_text(json.dumps({"mean": [0.0], "std": [1.0]}))
     return root
 
 
@@ -81,7 +82,7 @@ def test_a_state_dict_alone_needs_names_and_prints_tables(tree):
         ("run", ("--data", "mnist"), "mnist has one feature only; take a set with two"),
         ("run", ("--out", "no/such/folder/a.png"), "there is no folder"),
         ("run", ("--scaling", "all"), "no scaling is named 'all'"),
-        ("run", ("--probe-on", "test"), "no probing set is named 'test'; there are train, val"),
+        ("run", ("--probe-on", "test"), "probe_on must be 'train' or 'val', got 'test'"),
     ],
 )
 def test_bad_input_is_a_sentence(tree, run, args, words):

@@ -37,6 +37,7 @@ def place(tmp_path, monkeypatch):
     run.mkdir()
     torch.save(tiny().state_dict(), run / "model.pt")
     (run / "config.json").write_text(json.dumps({"model": "test_sharpness_command:tiny", "data": "mnist"}))
+    (run / "input.json").write_text(json.dumps({"mean": [0.0], "std": [1.0]}))
     return tmp_path
 
 

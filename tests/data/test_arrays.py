@@ -186,7 +186,22 @@ def test_a_small_gzip_cannot_unpack_to_more_than_its_header_promises_or_we_allow
     tracemalloc.stop()
 
 
+def nested(innermost, levels):
+    """Lists in lists, ten times the same in each: a few bytes a level on the disk, ten times more as an array."""
+    for _ in range(levels):
+        innermost = [innermost] * 10
+    return innermost
+
+
 BATCH_FAULTS = {
+    "lists of lists": (
+        lambda d, y: pickle.dumps({"data": nested([0] * 10, 4), "labels": [0]}),
+        "it has no array of data with a list of labels",
+    ),
+    "labels of lists": (
+        lambda d, y: pickle.dumps({"data": d, "labels": nested(y, 4)}),
+        "it has no array of data with a list of labels",
+    ),
     "truncated": (lambda d, y: python2(d, y)[:-200], "is not a CIFAR-10 batch"),
     "empty": (lambda d, y: b"", "is not a CIFAR-10 batch"),
     "no labels": (lambda d, y: pickle.dumps({"data": d}), "'labels'"),

@@ -1,7 +1,10 @@
 """Data of one's own: every layout and source gives what the built-in loader of Waterbirds gives."""
 
+import contextlib
+import io
 import os
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -355,6 +358,40 @@ def test_an_archive_of_arrays_that_would_fill_the_memory_is_refused(tmp_path, mo
     monkeypatch.setattr("samphire.data.folders.MOST_UNPACKED", 10**6)
     with pytest.raises(ValueError, match=r"bomb.npz cannot be read as arrays .it would unpack to 16000"):
         data.open(tmp_path / "bomb.npz")
+
+
+def header(shape, descr="<f8"):
+    """The beginning of an .npy file that promises an array."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"image.npy": header((10**12,))}, r"image.npy holds 128 bytes of the 8000000000000 its header promises"),
+        ({"image.npy": b"no array"}, "magic string is not correct"),
+        ({"image.npy": header((2, 3)) + bytes(48), "label.npy": header(()) + bytes(8)}, "got one value as label"),
+        ({"image.npy": header((2, 1), "<c16") + bytes(32)}, "got complex numbers as image"),
+    ],
+)
+def test_arrays_that_are_not_what_they_promise_are_refused(tmp_path, entries, said):
+    with zipfile.ZipFile(tmp_path / "own.npz", "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match=f"own.npz .*{said}"):
+        data.open(tmp_path / "own.npz")
+
+
+def test_whatever_byte_of_packed_arrays_is_damaged_they_are_read_or_refused(tmp_path):
+    features = np.random.default_rng(0).random((50, 3))
+    np.savez_compressed(tmp_path / "whole.npz", image=features, label=np.arange(50) % 2)
+    whole = (tmp_path / "whole.npz").read_bytes()
+    for i in range(0, len(whole), 5):
+        (tmp_path / "own.npz").write_bytes(whole[:i] + bytes([whole[i] ^ 255]) + whole[i + 1 :])
+        with contextlib.suppress(ValueError):  # any other error is no sentence
+            assert data.open(tmp_path / "own.npz").parts
 
 
 def test_pickled_arrays_are_refused(tmp_path):

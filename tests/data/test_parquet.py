@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from layout_trees import BLOND, HUB, parquet_groups, png, write_parquet
-from samphire.data import load
+from samphire.data import load, parquet
 from samphire.data.parquet import ParquetImages
 
 
@@ -54,6 +54,23 @@ def test_damaged_parquet_is_named(tmp_path):
     write_parquet(place / "extra-00000-of-00001.parquet", {"image": [png(1)]})
     with pytest.raises(ValueError, match=r"has split 'extra', which is none of train"):
         load("waterbirds", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "note", ["[" * 100_000, '{"info": 5}', '{"info": {"features": {"label": {"names": 5}}}}', "{"]
+)
+def test_a_damaged_note_of_class_names_is_passed_over(tmp_path, note):
+    table = pa.table({"x": [0.5, 1.5], "label": [0, 1]}).replace_schema_metadata({"huggingface": note})
+    pq.write_table(table, tmp_path / "a.parquet")
+    read = parquet.read_columns([tmp_path / "a.parquet"], ["label"])
+    assert (read.columns["label"], read.names) == ([0, 1], {})
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    twice = pa.Table.from_arrays([pa.array([0, 1]), pa.array([1, 0])], names=["label", "label"])
+    pq.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="it has 2 columns named label, and one is needed"):
+        parquet.read_columns([tmp_path / "a.parquet"], ["label"])
 
 
 def test_parts_that_are_missing_are_named(tmp_path):

@@ -305,6 +305,22 @@ def test_results_are_rendered_again_from_the_file_of_rows_alone(everything, tmp_
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("rows.jsonl", b"", "is no rows.jsonl of samphire reproduce: it is empty"),
+        ("rows.jsonl", b'{"experiment": "fig2", "scale": "tiny"}\n', "its line 1 has no experiment, scale and row"),
+        ("rows.jsonl", b"[" * 100_000, "its line 1 has no experiment, scale and row"),
+        ("rows.jsonl.xz", b"no archive", "cannot be unpacked"),
+    ],
+)
+def test_rows_that_are_none_are_refused_in_a_sentence(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        experiments.render(tmp_path / name, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command_renders_packed_rows(everything, tmp_path):
     packed, chosen = tmp_path / "rows.jsonl.xz", {"fig2", "theory", "review-rates"}
     lines = (everything[0] / "rows.jsonl").read_bytes().splitlines(keepends=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import http.server
 import importlib
+import io
 import os
 import pickle
 import re
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,18 @@ def test_a_torn_file_is_refused(tmp_path: Path, part: int) -> None:
         ValueError, match=r"a\.pth is damaged.*write it with torch\.save\(model\.state_dict\(\), PATH\)\.$"
     ):
         read(path)
+
+
+def test_a_file_whose_parts_are_packed_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    whole = whole_file(tmp_path / "a.pth")
+    with (
+        zipfile.ZipFile(io.BytesIO(whole)) as before,
+        zipfile.ZipFile(tmp_path / "b.pth", "w", zipfile.ZIP_DEFLATED) as after,
+    ):
+        for name in before.namelist():
+            after.writestr(name, before.read(name))
+    with pytest.raises(ValueError, match=r"b\.pth is damaged.* \(its part .* is compressed\); write it with"):
+        read(tmp_path / "b.pth")
 
 
 CONTENTS: list[tuple[Any, str]] = [

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from cases import ALL, closure_of, problem, sgd
 from samphire.optim import SharpnessAware, sam
 
 
@@ -53,6 +54,31 @@ def test_a_part_of_the_model_loaded_inside_a_perturbed_pass_keeps_what_was_loade
     model, other = net(), {name: t + 1 for name, t in net()[0].state_dict().items()}
     inside_the_perturbed_pass(model, lambda: model[0].load_state_dict(other))
     assert all(torch.equal(t, other[name]) for name, t in model[0].state_dict().items())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_layer_frozen_between_steps_stays(name):
+    model, x, y = problem()
+    opt = SharpnessAware(model, sgd(model), ALL[name])
+    closure = closure_of(opt, model, x, y)
+    for _ in range(2):
+        opt.step(closure, n=len(x), labels=y)
+    first, *others = model.parameters()
+    first.requires_grad_(False)
+    kept, moving = first.clone(), others[-1].clone()
+    for _ in range(3):
+        opt.step(closure, n=len(x), labels=y)
+    assert torch.equal(first, kept)
+    assert not torch.equal(others[-1], moving)
+
+
+def test_a_closure_for_passes_after_passes_is_refused_in_a_sentence():
+    model = net()
+    opt = optimizer(model)
+    for p in opt.passes():
+        p.backward(model(X).square().mean())
+    with pytest.raises(RuntimeError, match=r"call step\(\) without a closure"):
+        opt.step(lambda p: p.backward(model(X).square().mean()))
 
 
 def test_complex_parameters_are_refused():

@@ -146,9 +146,15 @@ def test_a_session_without_seconds_is_named(whole, tmp_path):
     ("change", "message"),
     [
         (lambda t: t[:1], r"of another shape are 2.weight \(1, 12\) for \(2, 12\)"),
-        (lambda t: t.to(torch.int8), "of another type are 2.weight torch.int8 for torch.float32"),
-        (lambda t: t > 0, "of another type are 2.weight torch.bool for torch.float32"),
-        (lambda t: t.to(torch.complex64), "of another type are 2.weight torch.complex64 for torch.float32"),
+        (lambda t: t.to(torch.int8), r"of another type are 2.weight whole \(torch.int8\) for torch.float32"),
+        (lambda t: t > 0, r"of another type are 2.weight bool \(torch.bool\) for torch.float32"),
+        (
+            lambda t: t.to(torch.complex64),
+            r"of another type are 2.weight complex \(torch.complex64\) for torch.float32",
+        ),
+        (lambda t: t.to_sparse(), r"of another type are 2.weight sparse \(torch.float32\) for torch.float32"),
+        (lambda t: t.to("meta"), r"of another type are 2.weight empty \(torch.float32\) for torch.float32"),
+        (lambda t: t.new_zeros(1).expand(10**5, 10**5), r"of another shape are 2.weight \(100000, 100000\) for"),
         (lambda t: t.clone().fill_(float("nan")), "not finite are 2.weight"),
     ],
 )

@@ -126,7 +126,9 @@ def test_runs_on_different_examples_are_not_put_into_one_table(tmp_path):
     (runs[1].folder / EXAMPLES).unlink()  # a run of an earlier version does not say
     check_same_examples((run.folder, run.config) for run in runs)
     (runs[0].folder / EXAMPLES).write_text("[1]")
-    with pytest.raises(ValueError, match=r"examples.json is damaged .*; move the run's folder away"):
+    with pytest.raises(
+        ValueError, match=r"examples.json is damaged: it has no fingerprint; move the run's folder away"
+    ):
         fit(configs[0], roots[0], tmp_path / "runs", cache=tmp_path / "c")
 
 

@@ -59,6 +59,23 @@ def test_a_run_killed_before_any_of_its_writes_ends_where_an_uninterrupted_one_d
         assert_same(whole, fit(config, root, out))
 
 
+@pytest.mark.parametrize(
+    ("rows", "epochs"), [([0, 1, 0, 1], "1, 2, 1, 2"), ([1], "2"), ([None, 1], "None, 2")], ids=str
+)
+def test_rows_that_are_not_those_of_the_epochs_are_refused(root, tmp_path, monkeypatch, rows, epochs):
+    config = replace(SHORT, epochs=3)
+    with monkeypatch.context() as patch:
+        left = left_by_kills(patch, tmp_path / "whole", [(records.Run, "append")])
+        fit(config, root, tmp_path / "whole")
+    last = left[-1]
+    file = last / records.key(config) / "rows.jsonl"
+    whole = file.read_bytes().splitlines()
+    assert len(whole) == 2
+    file.write_bytes(b"".join((b"{}" if i is None else whole[i]) + b"\n" for i in rows))
+    with pytest.raises(ValueError, match=rf"rows.jsonl is damaged: its epochs are {epochs}; delete the run's folder"):
+        fit(config, root, last)
+
+
 @pytest.mark.parametrize("settings", MEMORIES, ids=lambda s: " ".join(v for v in s.values() if type(v) is str))
 def test_a_run_killed_in_an_epoch_ends_where_an_uninterrupted_one_does(root, tmp_path, monkeypatch, settings):
     config = replace(SHORT, **settings)

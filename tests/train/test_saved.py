@@ -1,6 +1,7 @@
 """A saved network is read from its run folder, or from a file and what it does not say."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ def folder(tmp_path):
     torch.save(net.state_dict(), tmp_path / "model.pt")
     config = {"data": "fmnist-mnist", "model": "small_cnn", "target": None, "size": 64, "weights": None, "lr": 0.1}
     (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "input.json").write_text(json.dumps({"mean": [0.5], "std": [0.25], "classes": 5}))
     return tmp_path
 
 
@@ -72,6 +74,7 @@ def test_examples_are_some_of_a_part_and_always_the_same(folder, root):
     ("entry", "field", "option"),
     [
         ({"model": "http.server:test"}, "model", "--model http.server:test"),
+        ({"model": "timm:hf-hub:someone/net"}, "model", "--model timm:hf-hub:someone/net"),
         ({"weights": "https://example.org/a.pth"}, "initial", "--pretrained https://example.org/a.pth"),
     ],
 )
@@ -89,6 +92,40 @@ def test_networks_of_known_packages_need_no_trust(folder):
     config = folder / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"model": "timm:resnet18", "weights": "imagenet"}))
     assert saved_network(folder).model == "timm:resnet18"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"weights": 5}, r"config.json is damaged: its weights are 5; name them with --pretrained"),
+        ({"weights": ["a"]}, r"its weights are \['a'\]"),
+        ({"examples": "x"}, "trained_on must be a whole number >= 1, got 'x'"),
+        ({"examples": -1}, "trained_on must be a whole number >= 1, got -1"),
+        ({"size": "32"}, "size must be a whole number >= 1, got '32'"),
+    ],
+)
+def test_a_configuration_of_wrong_types_is_refused(folder, entry, message):
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | entry))
+    with pytest.raises(ValueError, match=message):
+        saved_network(folder)
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (None, "has no input.json"),
+        ({"std": [math.inf]}, "damaged: its std is"),
+        ({"std": [-1]}, "damaged: its std is"),
+        ({"mean": [True]}, "damaged: its mean is"),
+    ],
+)
+def test_the_scale_of_a_runs_inputs_must_be_there_and_be_one(folder, root, scale, message):
+    path = folder / "input.json"
+    path.unlink() if scale is None else path.write_text(json.dumps(json.loads(path.read_text()) | scale))
+    run = saved_network(folder)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        run.network(run.examples("test", 5, root))
 
 
 def test_a_damaged_configuration_is_named(folder):

@@ -115,6 +115,9 @@ class Clusters:
     def of(cls, features: Any, label: Codes, *, clusters: Sequence[int] = (2, 3, 4), seed: int = 0) -> Clusters:
         """Fitted to features (n, d) and labels (n,)."""
         x = np.asarray(features, np.float64)
+        if not np.isfinite(x).all():
+            row = int(np.flatnonzero(~np.isfinite(x).all(1))[0])
+            raise ValueError(f"infer_groups needs finite features, but row {row} is not; leave such examples out.")
         mean = x.mean(0)
         _, s, axes = np.linalg.svd(x - mean, full_matrices=False)
         axes = axes[: min(AXES, int((s > 1e-9 * s[0]).sum()))].T

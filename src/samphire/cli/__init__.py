@@ -74,7 +74,8 @@ def is_meant(error: Exception) -> bool:
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     file = frame.f_code.co_filename
     ours = Path(file).is_relative_to(Path(__file__).parents[1])
-    return isinstance(error, ValueError) and ours and linecache.getline(file, line).lstrip().startswith("raise")
+    said = isinstance(error, ValueError | TypeError | RuntimeError)
+    return said and ours and linecache.getline(file, line).lstrip().startswith("raise")
 
 
 def _sentence(error: Exception) -> str:

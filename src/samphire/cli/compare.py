@@ -12,6 +12,7 @@ import typer
 from samphire.cli.audit import Network, Out, Side, Source, loaded, opened_data, show
 from samphire.cli.options import AsJson, Cache, Features, Image, Label, Split
 from samphire.cli.progress import bar
+from samphire.sweep.plans import listed, whole_numbers
 
 Networks = dict[tuple[str, int], Callable[[], Any]]
 
@@ -75,7 +76,7 @@ def _trained(
     own = None if is_built_in(source) else opened
     given = [*settings, *([] if model is None else [f"model={model}"]), *([] if own is None else [f"size={size}"])]
 
-    def train(rule: str, seed: str) -> Any:
+    def train(rule: str, seed: int) -> Any:
         config = parse(source if own is None else own.name, [*given, f"rule={rule}", f"seed={seed}"])
         run = fit(config, root, out / "runs", parts=own, cache=cache, progress=progress)
         if run.stopped:
@@ -83,7 +84,5 @@ def _trained(
         return load_network(run.folder)
 
     return {
-        (rule, int(seed)): partial(train, rule, seed)
-        for rule in (r.strip() for r in rules.split(","))
-        for seed in (s.strip() for s in seeds.split(","))
+        (rule, seed): partial(train, rule, seed) for rule in listed(rules) for seed in whole_numbers("seeds", seeds)
     }

@@ -151,7 +151,10 @@ def read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         pickled = read_regular(path)
         _check_pickle(pickled)
         batch = _ArraysOnly(io.BytesIO(pickled), encoding="latin1").load()
-        data, label = np.asarray(batch["data"]), np.asarray(batch["labels"])
+        data, label = batch["data"], batch["labels"]
+        if not isinstance(data, np.ndarray) or not (isinstance(label, np.ndarray) or set(map(type, label)) <= {int}):
+            raise ValueError("it has no array of data with a list of labels")  # lists of lists unpack to anything
+        label = np.asarray(label)
         if data.dtype != np.uint8 or data.shape != (len(label), 3072):
             raise ValueError(f"its data are {data.dtype} of shape {data.shape} for {len(label)} labels")
     except OSError:

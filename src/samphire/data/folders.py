@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
@@ -137,13 +139,28 @@ def _arrays(path: Path, image: str | None) -> Rows:
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
-        if unpacked > max(MOST_UNPACKED, 100 * path.stat().st_size):
-            raise ValueError(f"it would unpack to {unpacked} bytes")
+            if unpacked > max(MOST_UNPACKED, 100 * path.stat().st_size):
+                raise ValueError(f"it would unpack to {unpacked} bytes")
+            for entry in archive.infolist():
+                _check_promise(archive, entry)
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (OSError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read as arrays ({error}); write it with numpy.savez.") from None
     return from_columns(arrays, path.name, lambda i: f"{path} row {i}", image)
+
+
+def _check_promise(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Refuse an array whose header promises more than the archive holds: NumPy takes the memory first."""
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in headers:
+            raise ValueError(f"{entry.filename} has a header of version {version}")
+        shape, _, dtype = headers[version](file)
+    promised = math.prod(shape) * dtype.itemsize
+    if promised > entry.file_size:
+        raise ValueError(f"{entry.filename} holds {entry.file_size} bytes of the {promised} its header promises")
 
 
 def from_columns(arrays: dict[str, Any], source: str, where: Callable[[int], str], image: str | None) -> Rows:
@@ -156,6 +173,10 @@ def from_columns(arrays: dict[str, Any], source: str, where: Callable[[int], str
         image: The name of the inputs, where it is unusual.
     """
     arrays = {name: np.asarray(values) for name, values in arrays.items()}
+    for column, array in arrays.items():
+        if array.ndim == 0 or array.dtype.kind == "c":
+            what = "one value" if array.ndim == 0 else "complex numbers"
+            raise ValueError(f"{source} must have a real number or a word for each example, got {what} as {column}.")
     logits = next((arrays.pop(name) for name in list(arrays) if name.casefold() == "logits"), None)
     many = {name: array for name, array in arrays.items() if array.ndim > 1}
     single = {name: plain_values(array) for name, array in arrays.items() if array.ndim == 1}

@@ -272,13 +272,27 @@ def _values(files: list[Path], columns: list[str]) -> tuple[dict[str, list[Any]]
     for path in files:
         with _opened(path) as file:
             for column in columns:
-                if column not in file.schema_arrow.names:
-                    raise ValueError(f"it has no column {column}, unlike {files[0].name}")
+                if file.schema_arrow.names.count(column) != 1:
+                    n = file.schema_arrow.names.count(column)
+                    raise ValueError(f"it has {n or 'no'} columns named {column}, and one is needed")
             table = file.read(columns=columns)
-            about = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        described = about.get("info", {}).get("features", {})
+            described = _class_names(file.schema_arrow.metadata or {})
         for column in columns:
             values[column] += table.column(column).to_pylist()
-            if "names" in described.get(column, {}):
-                names[column] = described[column]["names"]
+            if column in described:
+                names[column] = described[column]
     return values, names
+
+
+def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+    """The names of classes by column that Hugging Face's libraries note in a file; none where the note is damaged."""
+    try:
+        columns = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        named = {column: about["names"] for column, about in columns.items() if "names" in about}
+    except (ValueError, RecursionError, AttributeError, TypeError):
+        return {}
+    return {
+        column: names
+        for column, names in named.items()
+        if isinstance(names, list) and all(isinstance(name, str) for name in names)
+    }

@@ -24,6 +24,7 @@ from samphire.experiments.paper.story import tell
 from samphire.experiments.review import REVIEW
 from samphire.experiments.rows import Row, by
 from samphire.progress import Progress, silent, stretch
+from samphire.records.files import parsed
 
 __all__ = ["EXPERIMENTS", "TOY", "Job", "load", "render", "reproduce", "runnable"]
 
@@ -109,15 +110,28 @@ def render(
         out: Folder for what is written; it may be the one that holds the file.
         done: Called with each result once the page shows it.
     """
-    stored = checks.read_regular(Path(rows))
-    text = lzma.decompress(stored) if Path(rows).suffix == ".xz" else stored
-    groups = by((json.loads(line) for line in text.splitlines()), "experiment", "scale")
+    groups = by(_lines(Path(rows)), "experiment", "scale")
     Path(out).mkdir(parents=True, exist_ok=True)
     page, names = _Page(Path(out), done), [name for name, _ in groups]
     for i, ((name, scale), lines) in enumerate(groups.items(), 1):
         known = [line["row"] for line in lines]
         page.add(load(name).result(known, scale), known, scale, {later: load(later).title for later in names[i:]})
     return page.results
+
+
+def _lines(path: Path) -> list[Row]:
+    """Those of a file that :func:`reproduce` wrote: an experiment, its scale and a row each."""
+    try:
+        stored = checks.read_regular(path)
+        text = lzma.LZMADecompressor().decompress(stored, checks.MOST_BYTES) if path.suffix == ".xz" else stored
+    except lzma.LZMAError as error:
+        raise ValueError(f"{path} cannot be unpacked ({error}); get it again.") from None
+    lines = [parsed(line) or {} for line in text.splitlines()]
+    wrong = next((i for i, line in enumerate(lines, 1) if not {"experiment", "scale", "row"} <= line.keys()), None)
+    if wrong is not None or not lines:
+        what = f"its line {wrong} has no experiment, scale and row" if lines else "it is empty"
+        raise ValueError(f"{path} is no rows.jsonl of samphire reproduce: {what}; give the one beside a page.")
+    return lines
 
 
 def explorer() -> Path:

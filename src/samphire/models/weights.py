@@ -105,6 +105,9 @@ def check_archive(path: Path) -> None:
     """
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
+            packed = next((e.filename for e in archive.infolist() if e.compress_type != zipfile.ZIP_STORED), None)
+            if packed is not None:  # torch.save packs nothing, and what is packed may unpack to anything
+                raise ValueError(f"its part {packed} is compressed")
             damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"the checksum of its part {damaged} does not match")
@@ -184,6 +187,7 @@ def fill(
         if other_classes and own[name].shape[:1] == (num_classes,) and own[name].shape[1:] == state[name].shape[1:]
     }
     odd = {name for name in shared if _kind(own[name]) != _kind(state[name])}
+    usable = shared - other - odd
     fits = model.load_state_dict({n: t for n, t in state.items() if n not in other | odd}, strict=False)
     faults = {
         "it lacks": [n for n in fits.missing_keys if n not in other | odd],
@@ -191,8 +195,10 @@ def fill(
         "of another shape are": [
             f"{n} {tuple(state[n].shape)} for {tuple(own[n].shape)}" for n in own if n in other - fresh
         ],
-        "of another type are": [f"{n} {state[n].dtype} for {own[n].dtype}" for n in own if n in odd],
-        "not finite are": [n for n in own if n in shared and not state[n].isfinite().all()],
+        "of another type are": [
+            f"{n} {_kind(state[n])} ({state[n].dtype}) for {own[n].dtype}" for n in own if n in odd
+        ],
+        "not finite are": [n for n in own if n in usable and not state[n].to(own[n].dtype).isfinite().all()],
     }
     if any(faults.values()):
         reasons = "; ".join(f"{what} {_few(names)}" for what, names in faults.items() if names)
@@ -211,7 +217,11 @@ def fill(
 
 def _kind(t: Tensor) -> str:
     """What may stand for what: any floating-point numbers for others, integers for others."""
-    return "complex" if t.is_complex() else "floating" if t.is_floating_point() else str(t.dtype == torch.bool)
+    if t.is_meta or t.is_quantized or t.layout != torch.strided:
+        return "empty" if t.is_meta else "quantized" if t.is_quantized else "sparse"
+    if t.is_floating_point():
+        return "floating"
+    return "complex" if t.is_complex() else "bool" if t.dtype == torch.bool else "whole"
 
 
 def _few(names: list[str], most: int = 3) -> str:

@@ -299,10 +299,11 @@ class SharpnessAware(Optimizer):
     def _call_without_gradients(self, closure: Closure | Sequence[Closure]) -> None:
         """Call the closure of a trainer that always gives one; it must leave the gradients alone."""
         engine = self._engine
+        plain = callable(closure) and not takes_pass(closure)
         with backwards_noticed(engine.named.values()) as backwards:
-            if callable(closure):
-                closure()
-        if not callable(closure) or backwards or not engine.runs:
+            if plain:
+                closure()  # type: ignore[operator]
+        if not plain or backwards or not engine.runs:
             raise RuntimeError(
                 "passes() or gradient() has computed this step's gradient, and the closure given to step() computes "
                 "one again; call step() without a closure, or zero_grad() first to drop what was computed."

@@ -84,13 +84,14 @@ def recovered_rows(path: Path) -> list[Row]:
     data = read_regular(path) if path.exists() else b""
     whole = data.rfind(b"\n") + 1
     torn = data[whole:]
+    rows = read_rows(path)  # before anything is changed: what is no file of rows stays as it is
     if torn and parsed(torn) is None:
         log.warning("%s: dropped its last line, torn by a kill: %r", path, torn.decode(errors="replace"))
         os.truncate(path, whole)
     elif torn:
         with path.open("ab") as file:
             file.write(b"\n")
-    return read_rows(path)
+    return rows
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -120,7 +121,7 @@ def parsed(line: bytes) -> Row | None:
     """The row of a line; ``None`` if it is no row."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 

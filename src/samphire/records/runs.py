@@ -97,12 +97,13 @@ def open_run(out: str | os.PathLike[str], config: Any) -> Iterator[Run]:
     folder = Path(out) / key(config)
     if is_done(folder):
         _check_owner(folder, canonical(config))
-        yield Run(folder, read_rows(folder / ROWS), done=True)
+        yield Run(folder, _finished_rows(folder), done=True)
         return
     with contextlib.ExitStack() as stack:
         with _writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder))
+            _refuse_links(folder)
             file = stack.enter_context(_appended(folder / ROWS))
         _claim(folder, canonical(config))
         run = Run(folder, recovered_rows(folder / ROWS), is_done(folder), file)
@@ -185,10 +186,28 @@ def _stored(folder: Path) -> Stored:
     return Stored(
         folder=folder,
         config=_config(folder / CONFIG),
-        rows=tuple(read_rows(folder / ROWS)),
+        rows=tuple(_finished_rows(folder) if done else read_rows(folder / ROWS)),
         done=done,
         sessions=tuple(_sessions(folder / SESSIONS)),
     )
+
+
+def _finished_rows(folder: Path) -> list[Row]:
+    """The rows of a complete run, which must be as many as it ended with."""
+    rows, ended = read_rows(folder / ROWS), parsed(read_regular(folder / DONE)) or {}
+    if ended.get("rows") != len(rows):
+        raise ValueError(
+            f"run {folder} is damaged: it ended with {ended.get('rows', 'an unknown number of')} rows and has "
+            f"{len(rows)}; restore {ROWS} and {DONE} from a copy, or delete the folder to compute it again."
+        )
+    return rows
+
+
+def _refuse_links(folder: Path) -> None:
+    """A folder that came from elsewhere must not have us write to another file."""
+    for path in (folder / ROWS, folder / SESSIONS):
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, and a run writes to files of its own; put the file in its place.")
 
 
 def _sessions(path: Path) -> list[Row]:

@@ -13,6 +13,7 @@ from samphire.checks import read_regular
 from samphire.data.fingerprints import fingerprint
 from samphire.data.opening import Opened
 from samphire.data.split import Split
+from samphire.records.files import parsed
 
 EXAMPLES = "examples.json"
 
@@ -104,12 +105,14 @@ def _noted(folder: Path) -> tuple[str, str] | None:
     """The fingerprint of a run's examples, and what they are in words; ``None`` if its folder does not say."""
     path = folder / EXAMPLES
     try:
-        noted = json.loads(read_regular(path))
-        return noted["fingerprint"], f"{noted['data']} ({noted['fingerprint']}: {_sizes(noted['parts'])})"
+        noted = parsed(read_regular(path)) or {}
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); move the run's folder away and compute it again.") from None
+    kinds = {"fingerprint": str, "data": str, "parts": dict}
+    for name, kind in kinds.items():
+        if not isinstance(noted.get(name), kind):
+            raise ValueError(f"{path} is damaged: it has no {name}; move the run's folder away and compute it again.")
+    return noted["fingerprint"], f"{noted['data']} ({noted['fingerprint']}: {_sizes(noted['parts'])})"
 
 
 def _sizes(parts: Mapping[str, int]) -> str:

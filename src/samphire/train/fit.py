@@ -125,7 +125,8 @@ def _train(begin: Callable[[], Training], run: records.Run, progress: Progress) 
     training = begin()
     config, ranks = training.config, training.ranks
     state, final = run.folder / "state.pt", run.folder / "model.pt"
-    if ranks.from_first(final.exists()):  # killed between the end of training and the mark that it is done
+    ended = final.exists() and len(run.rows) == config.epochs
+    if ranks.from_first(ended):  # killed between the end of training and the mark that it is done
         if ranks.first:
             state.unlink(missing_ok=True)
         return
@@ -155,6 +156,12 @@ def _train(begin: Callable[[], Training], run: records.Run, progress: Progress) 
 
 def _append_new(run: records.Run, rows: list[Row]) -> None:
     """Write the rows that the file lacks: after a kill it may have one less, after a lost checkpoint more."""
+    epochs = [row.get("epoch") for row in run.rows]
+    if epochs != list(range(1, len(epochs) + 1)):
+        raise ValueError(
+            f"{run.folder / 'rows.jsonl'} is damaged: its epochs are {', '.join(map(str, epochs))}; "
+            "delete the run's folder to train it again."
+        )
     for row in rows[len(run.rows) :]:
         run.append(row)
 

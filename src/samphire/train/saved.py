@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from samphire import models
-from samphire.checks import hint, read_regular
+from samphire.checks import Count, check_fields, hint, read_regular
 from samphire.data.opening import Opened
 from samphire.data.parts import Parts, ProbeOn, at_size, load_parts
 from samphire.data.split import Split
@@ -51,12 +52,15 @@ class SavedNetwork:
     data: str
     model: str
     target: str | None = None
-    size: int = 96
+    size: Count = 96
     layer: str | None = None
     initial: str | None = None
-    trained_on: int | None = None
+    trained_on: Count | None = None
     probe_on: ProbeOn = "val"
     own: Opened | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def parts(self, root: PathLike, cache: PathLike | None = None, progress: Progress = silent) -> Parts:
         """The examples to judge it on; the training images stay encoded unless probes are trained on them."""
@@ -129,6 +133,8 @@ def saved_network(path: PathLike, *, trust: bool = False, **settings: Any) -> Sa
     for name in ("data", "model"):
         if not isinstance(known[name], str):
             raise ValueError(f"{path} does not say its {name}; name it with --{name} (in Python {name}=...).")
+    if not isinstance(known["initial"], str | None):
+        raise ValueError(f"{config} is damaged: its weights are {known['initial']!r}; name them with --pretrained.")
     for name, what, option in (("model", "run", "model"), ("initial", "fetch", "pretrained")):
         if not trust and settings.get(name) is None and _reaches_out(known[name]):
             raise ValueError(
@@ -142,5 +148,6 @@ def saved_network(path: PathLike, *, trust: bool = False, **settings: Any) -> Sa
 
 def _reaches_out(name: str | None) -> bool:
     """Whether a network or weights by this name run code of your own, or ask a server."""
-    package, colon, _ = (name or "").partition(":")
-    return is_url(name or "") or bool(colon and package not in PACKAGES)
+    package, colon, network = (name or "").partition(":")
+    known = package in PACKAGES and re.fullmatch(r"[\w.]+", network)  # others, such as timm:hf-hub:..., are fetched
+    return is_url(name or "") or bool(colon and not known)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from samphire import models
-from samphire.checks import read_regular
+from samphire.checks import Range, read_regular
 from samphire.models.layers import Normalize
 from samphire.models.weights import fill, read
 from samphire.records import Row
@@ -69,6 +69,10 @@ def load_weights(spec: str, classes: int, weights: Path) -> nn.Module:
     net: Any = models.load(spec, classes)
     net.note = fill(net, read(weights), classes, spec, weights.name, other_classes=False)
     beside = next((p for p in (scale_file(weights), weights.with_name("input.json")) if p.exists()), None)
+    if beside is None and weights.with_name("config.json").exists():
+        raise FileNotFoundError(
+            f"run {weights.parent} has no input.json, the scale of inputs; restore it from a copy, or train again."
+        )
     if beside is not None:
         scale = _parsed(beside, "mean", "std")
         net.normalize = Normalize(tuple(scale["mean"]), tuple(scale["std"]))
@@ -83,8 +87,8 @@ def scale_file(weights: Path) -> Path:
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "classes": lambda value: type(value) is int and value > 0,
     "model": lambda value: isinstance(value, str),
-    "mean": lambda value: isinstance(value, list) and all(isinstance(x, (int, float)) for x in value),
-    "std": lambda value: isinstance(value, list) and all(isinstance(x, (int, float)) and x for x in value),
+    "mean": lambda value: isinstance(value, list) and all(x in Range() for x in value),
+    "std": lambda value: isinstance(value, list) and all(x in Range(above=0) for x in value),
 }
 
 

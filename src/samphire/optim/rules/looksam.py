@@ -55,7 +55,7 @@ class looksam:
     def gradient(self, w: Vector, memory: Memory) -> Asking:
         g = yield At()
         if memory.step % self.k:
-            return g + (self.alpha * norm(g)) * unit(memory["v"])
+            return g + (self.alpha * norm(g)) * unit(memory["v"].only(set(g)))  # a layer frozen since stays so
         g_p = yield At(self.climb(w, memory.radius(self.rho), g))
         memory["v"] = g_p - project(g_p, onto=g)
         return g_p
