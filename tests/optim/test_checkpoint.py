@@ -183,7 +183,11 @@ def test_compiled_model(r, backend):
     expected = reference_run(r, model, x, y, steps=3)
     compiled = torch.compile(model, backend=backend)
     opt = SharpnessAware(compiled, sgd(compiled), r)
-    with inductor.patch({"cpp.vec_isa_ok": True}):  # no trial programs for each kind of processor
+    fewer_compilations = {
+        "cpp.vec_isa_ok": True,
+        "cpp_cache_precompile_headers": False,
+    }  # no trials, nothing for later
+    with inductor.patch(fewer_compilations):
         for _ in range(3):
             opt.step(closure_of(opt, compiled, x, y))
     assert_weights(model, expected, 1e-10)

@@ -85,6 +85,7 @@ MIXED = [
     replace(SMALL, algorithm="rates", v_star=3.0, corruption="gaussian", level=0.5, seed=5),
     replace(SMALL, algorithm="both", v_star=3.0, spiral="literal", noise="outside", batch=1, seed=6),
 ]
+CHAOTIC = [replace(SMALL, rho=2.0, seed=s, epochs=9, batch=b) for s in range(6) for b in (4, 5)]  # at rho = 2
 
 
 def trained(runs: list[Any], **settings: Any) -> dict[Any, Result]:
@@ -120,16 +121,15 @@ def test_a_run_among_others_is_the_plain_loop(config: ToyConfig, together: dict[
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=str)
-def test_neighbours_order_chunks_and_workers_change_not_one_bit(dtype: torch.dtype) -> None:
-    """Where training is chaotic (rho = 2) the last bit of one step decides the outcome, so nothing less will do."""
-    runs = [*MIXED, *(replace(SMALL, rho=2.0, seed=s, epochs=9, batch=b) for s in range(6) for b in (4, 5))]
+def test_neighbours_order_and_chunks_change_not_one_bit(dtype: torch.dtype) -> None:
+    """In chaotic training the last bit of one step decides the outcome, so nothing less will do."""
+    runs = [*MIXED, *CHAOTIC]
     once = trained(runs, dtype=dtype)
     others = [replace(run, seed=run.seed + 100) for run in runs]
-    workers = 2 if dtype is DOUBLE else 1  # processes do the same with either
     for again in (
         trained(runs, chunk=1, dtype=dtype),
         trained([*others, *reversed(runs)], chunk=7, dtype=dtype),
-        trained([*reversed(runs), *others], chunk=3, workers=workers, dtype=dtype),
+        trained([*reversed(runs), *others], chunk=3, dtype=dtype),
     ):
         for config in runs:
             one, two = weights(once[config]), weights(again[config])
@@ -244,12 +244,13 @@ def test_workers_give_what_one_process_gives() -> None:
     problem = Problem(partial(mlp, (4, 8, 3)), normal(30, 4), torch.arange(30) % 3)
     modules = [ModuleConfig(problem, rule, seed, epochs=2, batch=7) for rule in (None, sam(0.1)) for seed in (0, 1)]
     rules = [RuleConfig(n=10, epochs=1, name=name, settings=(("rho", 0.1),)) for name in ("sam", "ae_sam")]
-    here, there = (list(fit_many([*modules, *rules], workers=n, keep_weights=True)) for n in (1, 2))
+    runs = [*modules, *rules, *CHAOTIC]
+    here, there = (list(fit_many(runs, workers=n, keep_weights=True)) for n in (1, 2))
     for a, b in zip(here, there, strict=True):
         assert a.config is b.config
         for name, t in weights(a).items():
-            torch.testing.assert_close(weights(b)[name], t, rtol=0, atol=1e-6)
-        if a.config in rules:
+            torch.testing.assert_close(weights(b)[name], t, rtol=0, atol=0.0 if a.config in CHAOTIC else 1e-6)
+        if a.config not in modules:
             assert a.final == b.final
 
 

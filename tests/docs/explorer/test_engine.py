@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from explorer_page import explorer  # noqa: F401
+from explorer_page import Explorer
 from samphire import mechanisms
 from samphire.experiments.paper import importance_weights
 from samphire.models import two_views
@@ -17,9 +17,10 @@ STEPS = 50
 RADII = {"lsam": 1.0, "sam": 0.1}
 
 
-@pytest.fixture
-def page(explorer):  # noqa: F811
-    return explorer.open()
+@pytest.fixture(scope="module")
+def page(chromium):
+    """Opened once: these tests only call its engine."""
+    return Explorer(chromium).open()
 
 
 def vector(values):
