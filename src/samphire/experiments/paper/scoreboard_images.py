@@ -69,6 +69,12 @@ def _method(name: str, setting: str, values: tuple[Any, Any], **common: Any) -> 
     return first, second
 
 
+def _sam_on(base: str, lr: float) -> tuple[Changes, Changes]:
+    """SAM at two radii on another base."""
+    common: Changes = {"base": base, "lr": lr, "rule": "sam"}
+    return common | {"rho": 0.05}, common | {"rho": 0.2}
+
+
 ENTRIES: dict[str, tuple[Changes, Changes]] = {
     "sgd": ({"lr": 0.01}, {"lr": 0.05}),
     **{name: _rule(name) for name in optim.RULES if name not in LEFT_OUT},
@@ -86,11 +92,13 @@ ENTRIES: dict[str, tuple[Changes, Changes]] = {
     "swa": _method("swa", "epochs", (3, 5), schedule="constant"),
     "adam": ({"base": "adam", "lr": 3e-4}, {"base": "adam", "lr": 1e-3}),
     "muon": ({"base": "muon", "lr": 1e-3}, {"base": "muon", "lr": 5e-3}),
-    "sam on adam": tuple({"base": "adam", "lr": 3e-4, "rule": "sam", "rho": rho} for rho in (0.05, 0.2)),  # type: ignore[dict-item]
+    "sam on adam": _sam_on("adam", 3e-4),
+    "sam on muon": _sam_on("muon", 1e-3),
 }
 FIRST = (  # to run: what is known best, what is cheap, and the critics' comparisons
     "sgd", "sam", "lsam", "lsam, last convolution too", "asam", "looksam", "msam", "group_dro", "jtt", "useful",
-    "spectral decoupling", "swa", "adam", "muon",
+    "spectral decoupling", "swa", "adam", "muon", "sam on muon", "lsam, radius by the head",
+    "lsam, radius by the features", "lsam, running mean", "lsam, a head for 10 examples",
 )  # fmt: skip
 GROUPS_KNOWN = {"group_dro"}  # told during training
 
