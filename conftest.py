@@ -1,6 +1,7 @@
-"""One thread for each worker of the tests, cheap garbage collections, names that examples need not import."""
+"""One thread for each worker of the tests, cheap garbage collections, what is logged, names of examples."""
 
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -47,3 +48,14 @@ def names_in_examples(doctest_namespace: dict[str, Any]) -> None:
         sam=rules.sam,
         sharpness_aware_gradient=requests.sharpness_aware_gradient,
     )
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What samphire logs in a test. pytest's own plugin for it visits every library's loggers six times a test."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("samphire").addHandler(handler)
+    yield messages
+    logging.getLogger("samphire").removeHandler(handler)

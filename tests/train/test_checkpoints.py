@@ -1,7 +1,6 @@
 """A state is used only if every bit of it is what was stored; a run heals from what it cannot use."""
 
 import json
-import logging
 import random
 
 import pytest
@@ -54,7 +53,7 @@ def killed(root, tmp_path, monkeypatch):
     return tmp_path / records.key(CONFIG)
 
 
-def test_any_flipped_bit_is_noticed_or_changes_nothing(tmp_path, caplog):
+def test_any_flipped_bit_is_noticed_or_changes_nothing(tmp_path, logged):
     path = tmp_path / "state.pt"
     checkpoints.store(path, STATE)
     stored = path.read_bytes()
@@ -68,7 +67,7 @@ def test_any_flipped_bit_is_noticed_or_changes_nothing(tmp_path, caplog):
         if state is not None:
             torch.testing.assert_close(state, STATE, rtol=0, atol=0)
     assert noticed > 50  # the rest is padding
-    assert len(caplog.records) == noticed
+    assert len(logged) == noticed
 
 
 def other_network(state):
@@ -89,10 +88,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_run_whose_state_cannot_be_used_trains_again_and_has_every_row_once(root, killed, whole, damage, caplog):
+def test_a_run_whose_state_cannot_be_used_trains_again_and_has_every_row_once(root, killed, whole, damage, logged):
     DAMAGES[damage](killed / "state.pt")
-    with caplog.at_level(logging.WARNING):
-        again = fit(CONFIG, root, killed.parent)
+    again = fit(CONFIG, root, killed.parent)
     assert [row["epoch"] for row in again.rows] == [1, 2, 3]
     for ours, theirs in zip(again.rows, whole.rows, strict=True):
         assert {k: v for k, v in ours.items() if k != "seconds"} == {
@@ -100,7 +98,7 @@ def test_a_run_whose_state_cannot_be_used_trains_again_and_has_every_row_once(ro
         }
     expected = torch.load(whole.folder / "model.pt")
     assert all(torch.equal(t, expected[name]) for name, t in torch.load(again.folder / "model.pt").items())
-    said = [r.message for r in caplog.records if "state.pt cannot be used" in r.message]
+    said = [message for message in logged if "state.pt cannot be used" in message]
     assert len(said) == (damage != "deleted")
     assert all(message.endswith("training begins again from the start.") for message in said)
 
