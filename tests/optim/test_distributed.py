@@ -1,12 +1,10 @@
 """Two gloo ranks against one process, in float64: DistributedDataParallel (global and local) and FSDP2."""
 
 from dataclasses import replace
-from datetime import timedelta
 from functools import cache
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
@@ -201,9 +199,6 @@ def sharded_later(rule, rank):
 
 
 def work(rank, folder):
-    torch.set_num_threads(1)
-    meet = f"file://{folder}/meet"
-    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=timedelta(minutes=5))
     weights, radii, resumed = trained(rank, f"{folder}/checkpoint")
     results = {
         "weights": weights,
@@ -218,7 +213,6 @@ def work(rank, folder):
         "sharded later": {n: sharded_later(ALL[n], rank) for n in ("sam", "looksam", "vasso", "ssam_d")},
     }
     torch.save(results, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

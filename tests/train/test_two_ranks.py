@@ -1,27 +1,28 @@
 """Two ranks train what one process does."""
 
+import gc
 import json
 import math
 import os
 import subprocess
 import sys
-from datetime import timedelta
+import weakref
 
 import pytest
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from samphire import records
 from samphire.train import fit, parse
+from samphire.train.distributed import joined
 from two_ranks import on_two_ranks
 from waiting import PATIENCE
 
 
-def fit_each(rank, jobs, root, out):
-    patience = timedelta(seconds=PATIENCE)
-    dist.init_process_group("gloo", init_method=f"file://{out}.meet", rank=rank, world_size=2, timeout=patience)
+def fit_each(_, jobs, root, out):
     for job in jobs:
         fit(parse(job[0], job[1:]), root, out)
-    dist.destroy_process_group()
 
 
 def test_two_ranks_train_what_one_does(root, tmp_path):
@@ -46,6 +47,22 @@ def test_two_ranks_train_what_one_does(root, tmp_path):
     local, whole = (stored[records.key(ours[name])][-1]["val_loss"] for name in ("local", "sam"))
     assert local != pytest.approx(whole, rel=1e-4)
     assert math.isfinite(stored[records.key(ours["one pass"])][-1]["val_loss"])
+
+
+def test_a_wrapped_network_is_freed_before_its_group(monkeypatch):
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in {"TORCHELASTIC_RUN_ID": "tests", **alone}.items():
+        monkeypatch.setenv(name, value)
+    group_lived = []
+    gc.disable()
+    with joined("cpu"):
+        model = DistributedDataParallel(nn.Linear(1, 1))
+        model.part_of_a_cycle = [model]
+        weakref.finalize(model, lambda: group_lived.append(dist.is_initialized()))
+        del model
+    gc.enable()
+    gc.collect()
+    assert group_lived == [True]
 
 
 def test_torchrun_runs_the_command_and_its_first_rank_alone_fills_the_tracker(root, tmp_path):

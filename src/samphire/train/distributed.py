@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,6 +78,7 @@ def joined(device: str | torch.device | None = None) -> Iterator[Ranks]:
             yield Ranks(0, 1, place)
     finally:
         if began:
+            gc.collect()  # a DistributedDataParallel that outlives its group can wait for its threads for ever
             dist.destroy_process_group()
 
 
