@@ -10,7 +10,7 @@ from samphire import records
 from samphire.data.paired import components
 from samphire.data.parts import load_parts
 from samphire.train import ProbeSettings, Probing, appendix_b, fit, probe_stored
-from samphire.train.cost import expected_seconds
+from samphire.train.cost import expected_seconds, steps_in_turns
 
 SMALLEST = "samphire.experiments.paper.image_weights:smallest"
 CONFIG = appendix_b("fmnist-mnist", model=SMALLEST, epochs=1, examples=500, resamples=0)
@@ -101,3 +101,9 @@ def test_the_cost_of_a_training_is_its_steps_times_what_one_takes(root):
     """Twice the epochs cost about twice as much; nothing is left behind."""
     short, long = (expected_seconds(replace(CONFIG, epochs=epochs), root) for epochs in (1, 40))
     assert 0 < short < long
+
+
+def test_a_step_of_gam_costs_more_than_one_of_sgd(root):
+    one, gam = steps_in_turns([CONFIG, replace(CONFIG, rule="gam", rho=0.1)], root)
+    assert one == 1
+    assert 1.5 < gam < 15

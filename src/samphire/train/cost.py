@@ -1,10 +1,13 @@
-"""What a training will take on this machine, from a few of its steps."""
+"""What a training takes on this machine, and beside others, from a few of its steps."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache as once
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,9 +19,10 @@ from samphire.train.configs import Config
 from samphire.train.distributed import joined
 from samphire.train.training import Training
 
-__all__ = ["expected_seconds"]
+__all__ = ["expected_seconds", "steps_in_turns"]
 
-STEPS = 5  # measured, after as many that are not
+STEPS = 5  # measured together, after as many that are not
+ROUNDS = 15
 
 
 def expected_seconds(
@@ -36,13 +40,52 @@ def expected_seconds(
         cache: For decoded images; the user's cache by default.
         device: Where to compute; a GPU if there is one.
     """
-    n = config.examples or len(data.load(config.data, root, target=config.target)["train"])
-    few = min(n, STEPS * config.batch)
-    chosen: Any = {name: getattr(config, name) for name in ("size", "target", "augment")}
-    parts = load_parts(config.data, root, examples=few, cache=cache, **chosen)
-    short = replace(config, epochs=2, examples=few, probe_at=(), keep=())
+    (seconds,) = next(_rounds([config], root, cache, device))
+    return seconds * math.ceil(_examples(config, root) / config.batch) * config.epochs
+
+
+def steps_in_turns(
+    configs: Sequence[Config],
+    root: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    device: str | torch.device | None = None,
+) -> list[float]:
+    """What a step of each training takes over what one of the first takes: medians of ratios, measured in turns.
+
+    A machine that does other work meanwhile slows all of a round alike: ratios can be trusted where seconds cannot.
+
+    Args:
+        configs: What is trained; of one data set.
+        root: The folder of the data set, or the one above it.
+        cache: For decoded images; the user's cache by default.
+        device: Where to compute; a GPU if there is one.
+    """
+    rounds = zip(range(ROUNDS), _rounds(configs, root, cache, device), strict=False)
+    ratios = [[seconds / times[0] for seconds in times] for _, times in rounds]
+    return [median(of_one) for of_one in zip(*ratios, strict=True)]
+
+
+def _examples(config: Config, root: Any) -> int:
+    return config.examples or len(data.load(config.data, root, target=config.target)["train"])
+
+
+def _rounds(configs: Sequence[Config], root: Any, cache: Any, device: Any) -> Iterator[list[float]]:
+    """Seconds of a step of each, again and again; the networks train on."""
+
+    @once
+    def parts(examples: int, **chosen: Any) -> Any:
+        return load_parts(configs[0].data, root, examples=examples, cache=cache, **chosen)
+
+    def training(config: Config) -> Training:
+        few = min(_examples(config, root), STEPS * config.batch)
+        chosen = {name: getattr(config, name) for name in ("size", "target", "augment")}
+        short = replace(config, epochs=max(config.epochs, ROUNDS + 1), examples=few, probe_at=(), keep=())
+        return Training(short, parts(few, **chosen), ranks, None)
+
     with joined(device) as ranks:
-        training = Training(short, parts, ranks, None)
-        training.epoch(silent)
-        seconds: float = training.epoch(silent)["seconds"]
-    return seconds / math.ceil(few / config.batch) * math.ceil(n / config.batch) * config.epochs
+        trainings = [training(config) for config in configs]
+        for one in trainings:
+            one.epoch(silent)
+        while True:
+            yield [one.epoch(silent)["seconds"] / one.steps for one in trainings]

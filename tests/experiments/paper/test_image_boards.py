@@ -9,6 +9,7 @@ from samphire import experiments, optim, records
 from samphire.experiments.paper import fig7_images, scoreboard_images
 from samphire.experiments.paper.fig7_images import BOTH, FIG7_CIFAR_MNIST, RATES, SAM, SGD, WEIGHTS
 from samphire.experiments.paper.scoreboard_images import ENTRIES, LEFT_OUT, SCOREBOARD_CIFAR_MNIST, Board
+from samphire.train.methods import first_training
 
 SEEDS = range(10, 18)
 NOISE = [0.3, -0.2, 0.1, -0.3, 0.2, 0.0, -0.1, 0.1]
@@ -66,9 +67,9 @@ def test_fig7_trains_what_the_queue_of_table_1_trains():
 # The scoreboard
 
 
-def entry(name, errors, seconds=10.0, stopped=0):
+def entry(name, errors, cost=1.0, stopped=0):
     runs = [
-        {"seed": 20 + i, "seconds": seconds, "collapsed": False, "test_error": 0.1, "probing": {},
+        {"seed": 20 + i, "collapsed": False, "test_error": 0.1, "probing": {},
          "probe": {"cifar": error / 100, "mnist": 0.001}}
         for i, error in enumerate(errors)
     ]  # fmt: skip
@@ -76,23 +77,23 @@ def entry(name, errors, seconds=10.0, stopped=0):
         run["collapsed"] = True
         del run["probe"]
     tried = [{"setting": "rho 0.05", "probe_val": 0.12}, {"setting": "rho 0.2", "probe_val": math.inf}]
-    return {"entry": name, "epochs": 10, "setting": "rho 0.05", "tried": tried, "runs": runs}
+    return {"entry": name, "epochs": 10, "cost": cost, "setting": "rho 0.05", "tried": tried, "runs": runs}
 
 
 def board_rows(cheap=(11.0, 11.1, 11.0)):
     return [
         entry("sgd", (12.0, 12.2, 12.1)),
-        entry("lsam", cheap, 10.5),
-        entry("sam", (11.0, 11.2, 11.1), 20.0),
-        entry("gam", (11.5, 11.9, 11.7), 40.0),
-        entry("wsam", (11.0, 11.0, 11.0), 20.0, stopped=2),
+        entry("lsam", cheap, 1.05),
+        entry("sam", (11.0, 11.2, 11.1), 2.0),
+        entry("gam", (11.5, 11.9, 11.7), 4.0),
+        entry("wsam", (11.0, 11.0, 11.0), 2.0, stopped=2),
     ]
 
 
 def test_the_board_orders_by_error_and_draws_the_frontier():
     lines = scoreboard_images.board(board_rows((11.4, 11.5, 11.6)))
     assert [line.name for line in lines] == ["sam", "lsam", "gam", "sgd", "wsam"]
-    assert [round(line.cost, 2) for line in lines] == [2.0, 1.05, 4.0, 1.0, 2.0]
+    assert [line.cost for line in lines] == [2.0, 1.05, 4.0, 1.0, 2.0]
     assert lines[-1].error == math.inf
     assert [line.name for line in scoreboard_images.frontier(lines)] == ["sgd", "lsam", "sam"]
     table, tried = SCOREBOARD_CIFAR_MNIST.tables(board_rows())
@@ -124,6 +125,16 @@ def test_every_rule_is_on_the_board_or_left_out_with_a_reason():
         Board(seeds=(0, 1))
 
 
+def test_a_first_training_and_longer_epochs_count():
+    jtt = Board(entries=("sgd", "jtt"))
+    sgd, config = (entry.tried[0] for entry in scoreboard_images.runs(jtt))
+    first = first_training(config)
+    seconds = {records.key(first): [2.0, 2.0, 9.0], records.key(config): [6.0] * 10}
+    epochs = {key: [{"seconds": each} for each in of_run] for key, of_run in seconds.items()}
+    assert scoreboard_images._epochs(sgd, epochs) == 10
+    assert scoreboard_images._epochs(config, epochs) == first.epochs + 10 * 3
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory, in_this_process):
     root, out = trees.dominoes(tmp_path_factory.mktemp("data")), tmp_path_factory.mktemp("report")
@@ -133,6 +144,9 @@ def results(tmp_path_factory, in_this_process):
 
 def test_both_run_at_their_tiny_scale(results):
     assert [row[0] for row in results["fig7-cifar-mnist"].tables[0].rows] == [SGD, WEIGHTS, RATES, BOTH, SAM]
-    names = {row[0] for row in results["scoreboard-cifar-mnist"].tables[0].rows}
-    assert names == {"sgd", "lsam", "sam", "sam, equal cost", "jtt", "muon"}
+    costs = {row[0]: float(row[2]) for row in results["scoreboard-cifar-mnist"].tables[0].rows}
+    assert set(costs) == {"sgd", "lsam", "sam", "sam, equal cost", "jtt", "muon"}
+    assert costs["sgd"] == 1
+    assert costs["sam, equal cost"] == pytest.approx(costs["sam"] / 2, abs=0.01)
+    assert costs["jtt"] > 1
     assert all(claim.verdict == "open" for r in results.values() for claim in r.claims)

@@ -7,8 +7,8 @@ The analysis, fixed before the runs:
   selection seed is judged with fresh seeds; ties go to the first.
 - Outcome: the hard feature's probe error on test examples, in percent; mean over fresh seeds, and the gain over SGD
   in pairs of seeds with its 95 % interval. Which feature is hard is decided by SGD's mean error.
-- Cost: the median seconds of an entry's epochs times their number, over SGD's; a first training counts too. On a
-  machine that does other work as well it is rough.
+- Cost: what a step takes over SGD's, measured in turns with it, times the epochs over SGD's. A first training counts,
+  and epochs that visit examples again by what they took over those of that first training.
 - Rules of two passes or more are also judged at SGD's cost, with as many epochs as that pays for, at the radius
   chosen for all epochs.
 - The frontier: entries that no entry of at most their cost beats.
@@ -31,6 +31,7 @@ from samphire.experiments.rows import Row
 from samphire.progress import Progress, stretch
 from samphire.statistics import LEVEL, Difference, higher, paired, verdict
 from samphire.train import Config, appendix_b
+from samphire.train.cost import steps_in_turns
 from samphire.train.methods import first_training
 
 __all__ = ["SCOREBOARD_CIFAR_MNIST"]
@@ -139,12 +140,14 @@ class Entry:
         tried: Its two trainings at the selection seed.
         seeds: The seeds that judge.
         epochs: Of the judged trainings; fewer than in those that were tried, if at equal cost.
+        sgd: The training whose cost is 1.
     """
 
     name: str
     tried: tuple[Config, ...]
     seeds: tuple[int, ...]
     epochs: int
+    sgd: Config
 
     def judged(self, chosen: Config) -> list[Config]:
         """The trainings with fresh seeds."""
@@ -153,15 +156,17 @@ class Entry:
 
 def runs(board: Board) -> list[Entry]:
     """Every entry, and the costly rules again with fewer epochs."""
+    common = {"lr": board.lr, "epochs": board.epochs, "seed": board.selection, "resamples": 0}
+    common |= dict(board.settings)
+    sgd = appendix_b(board.data, **common)
     entries = []
     for name in board.entries:
-        common = {"lr": board.lr, "epochs": board.epochs, "seed": board.selection, "resamples": 0}
-        tried = tuple(appendix_b(board.data, **common | dict(board.settings) | own) for own in ENTRIES[name])
-        epochs = tried[0].epochs
-        entries.append(Entry(name, tried, board.seeds, epochs))
+        tried = tuple(appendix_b(board.data, **common | own) for own in ENTRIES[name])
+        entries.append(Entry(name, tried, board.seeds, board.epochs, sgd))
         passes = _passes(tried[0])
         if passes >= 1.8:
-            entries.append(Entry(f"{name}, equal cost", tried, board.seeds, max(1, round(epochs / passes))))
+            fewer = max(1, round(board.epochs / passes))
+            entries.append(Entry(f"{name}, equal cost", tried, board.seeds, fewer, sgd))
     return entries
 
 
@@ -179,14 +184,17 @@ def _compute(runs: Sequence[Entry], places: Places, progress: Progress) -> Itera
     again = list(dict.fromkeys(config for entry in runs for config in entry.judged(chosen[entry])))
     judged = {trial.config: trial for trial in trained_and_probed(again, places, stretch(progress, 0.4, 1.0))}
     epochs = {run.key: list(run.rows) for run in records.read(places.trainings)}
+    steps = _steps([entry.sgd for entry in runs] + list(chosen.values()), places)
     for entry in runs:
         best = chosen[entry]
+        long = median(_epochs(config, epochs) for config in entry.judged(best))
         row = {
             "entry": entry.name,
             "epochs": entry.epochs,
+            "cost": steps[best] / steps[entry.sgd] * long / entry.sgd.epochs,
             "tried": [{"setting": _differing(c, entry.tried), "probe_val": _held_out(first[c])} for c in entry.tried],
             "setting": _differing(best, entry.tried),
-            "runs": [_run(judged[config], epochs) for config in entry.judged(best)],
+            "runs": [_run(judged[config]) for config in entry.judged(best)],
         }
         yield entry, row
 
@@ -204,17 +212,25 @@ def _differing(config: Config, tried: Sequence[Config]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in flat)
 
 
-def _run(trial: sweep.Trial, epochs: dict[str, list[Row]]) -> Row:
+def _run(trial: sweep.Trial) -> Row:
     row = trial.row or {}
-    about = {"seed": trial.config.seed, "seconds": _seconds(trial.config, epochs), "collapsed": "stopped" in row}
+    about = {"seed": trial.config.seed, "collapsed": "stopped" in row}
     return about | ({} if "stopped" in row else {name: row[name] for name in ("probe", "test_error", "probing")})
 
 
-def _seconds(config: Config, epochs: dict[str, list[Row]]) -> float:
-    """What the epochs took, robustly: their median times their number; a first training counts too."""
+def _steps(configs: Sequence[Config], places: Places) -> dict[Config, float]:
+    """What a step of each costs, in steps of the first."""
+    each = list(dict.fromkeys(configs))
+    return dict(zip(each, steps_in_turns(each, places.data), strict=True)) if each else {}
+
+
+def _epochs(config: Config, epochs: dict[str, list[Row]]) -> float:
+    """Epochs, counted as such of all examples once; those of a first training too."""
     first = first_training(config)
-    mine = [row["seconds"] for row in epochs[records.key(config)]]
-    return median(mine) * len(mine) + (0.0 if first is None else _seconds(first, epochs))
+    if first is None:
+        return config.epochs
+    again, once = (median(row["seconds"] for row in epochs[records.key(c)]) for c in (config, first))
+    return first.epochs + config.epochs * again / once
 
 
 # What the rows show
@@ -258,11 +274,8 @@ def board(rows: Sequence[Row]) -> list[Line]:
         ]
         for row in rows
     }
-    seconds = {name: median(run["seconds"] for run in group) for name, group in runs.items()}
     lines = [
-        Line(
-            name, row["setting"], runs[name], seconds[name] / seconds["sgd"], paired(runs[name], runs["sgd"], "hard")
-        )
+        Line(name, row["setting"], runs[name], row["cost"] / sgd["cost"], paired(runs[name], runs["sgd"], "hard"))
         for row in rows
         for name in (row["entry"],)
     ]
@@ -295,7 +308,7 @@ def tables(rows: Sequence[Row]) -> list[report.Table]:
     ]
     caption = (
         "Best first. Errors in %, mean ± standard deviation (n - 1) over fresh seeds; gains in pairs of seeds, with "
-        "their 95 % interval. Cost: seconds of training over SGD's. The verdict is on a gain above 0."
+        "their 95 % interval. Cost: time of training over SGD's. The verdict is on a gain above 0."
     )
     tried = [
         {"entry": row["entry"], "setting": t["setting"], "held-out error": _percent(t["probe_val"])}
