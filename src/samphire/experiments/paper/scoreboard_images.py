@@ -328,28 +328,48 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f}" if math.isfinite(share) else "stopped early"
 
 
+FAILED = 1.5  # times SGD's error and more is beyond the picture
+
+
 def plots(rows: Sequence[Row]) -> list[Any]:
-    """Error against cost, with the frontier as a line."""
+    """Gains over SGD, and error against cost with the frontier as a line."""
     lines = [line for line in board(rows) if math.isfinite(line.error)]
-    best = frontier(lines)
-    named = {line.name for line in best} | {"sgd", "sam", "lsam"}
+    most = FAILED * next(line.error for line in lines if line.name == "sgd")
+    inside = [line for line in lines if line.error < most]
+    best = frontier(inside)
+    reach = 1.5 * max(abs(line.gain.estimate.mean) for line in inside) or 1.0
     with report.figure(1, 2, size=(10.0, 0.2 * len(lines) + 1.5)) as (figure, (left, right)):
         for place, line in enumerate(lines):
             color = report.PALETTE[1 if line in best else 0 if higher(line.gain) == "holds" else 6]
+            if line not in inside:
+                left.annotate(f"← {line.gain.estimate.mean:.0f}", (-reach, place), (3, 0), textcoords="offset points",
+                              color=color, va="center", fontsize=8)  # fmt: skip
+                continue
             low, high = line.gain.interval
             if math.isfinite(low):
                 left.plot([low, high], [place, place], color=color, linewidth=1)
             left.plot(line.gain.estimate.mean, place, "o", color=color, markersize=4)
             right.plot(line.cost, line.error, "o", color=color, markersize=4)
-            if line.name in named:
-                right.annotate(line.name, (line.cost, line.error), (5, 4), textcoords="offset points", fontsize=7)
-        cost = [*(line.cost for line in best), max(line.cost for line in lines)]
+            if line in best:
+                style: dict[str, Any] = {"xytext": (0, -5), "ha": "center", "va": "top"}
+            elif higher(line.gain) == "holds":
+                style = {"xytext": (5, 0), "ha": "left", "va": "center"}
+            elif line.name in ("sgd", "lsam"):
+                style = {"xytext": (-6, 0), "ha": "right", "va": "center"}
+            else:
+                continue
+            right.annotate(line.name, (line.cost, line.error), textcoords="offset points", fontsize=7, **style)
+        cost = [*(line.cost for line in best), max(line.cost for line in inside)]
         right.step(cost, [*(line.error for line in best), best[-1].error], where="post", color=report.PALETTE[1])
         left.axvline(0, color="grey", linestyle=":", linewidth=1)
         left.set_yticks(range(len(lines)), [line.name for line in lines], fontsize=7)
         left.set(xlabel="gain over SGD in points, with 95 % interval", ylim=(len(lines) - 0.5, -0.5))
+        left.set(xlim=(-reach, reach))
         right.set(xlabel="cost (SGD: 1)", ylabel="hard feature's probe error, %")
-        figure.suptitle("Orange: on the frontier. Blue: clearly better than SGD.", fontsize=9)
+        right.margins(0.12)
+        figure.suptitle(
+            "Orange: on the frontier. Blue: clearly better than SGD. Arrow: beyond the picture.", fontsize=9
+        )
     return [figure]
 
 
