@@ -19,10 +19,13 @@ import pytest
 WIDTHS = (390, 820, 1440)  # CSS pixels: a phone, a tablet, a desk
 
 _WIDER_THAN_THE_WINDOW = """
-    const width = document.documentElement.clientWidth;
-    if (document.documentElement.scrollWidth <= width) return [];
-    return [...document.body.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > width + 1)
-        .slice(0, 5).map(e => `wider than ${width}: ${e.outerHTML.slice(0, 80)}`).concat('the page scrolls sideways');
+    const done = arguments[0], look = () => {
+        const width = document.documentElement.clientWidth;
+        if (document.documentElement.scrollWidth <= width) return done([]);
+        done([...document.body.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > width + 1)
+            .slice(0, 5).map(e => `wider than ${width}: ${e.outerHTML.slice(0, 80)}`).concat('the page scrolls sideways'));
+    };
+    requestAnimationFrame(() => requestAnimationFrame(look));
 """
 _NOT_DECODED = """
     const done = arguments[0];
@@ -90,8 +93,11 @@ class Browser:
 
     def faults(self) -> list[str]:
         """Everything no page may have: it scrolls sideways, a picture is broken, somebody cannot read it, it complains."""
-        wide, broken = self.run(_WIDER_THAN_THE_WINDOW), self.wait(_NOT_DECODED)
-        return [*wide, *broken, *self.unreadable(), *self.messages()]
+        return [*self.wider(), *self.wait(_NOT_DECODED), *self.unreadable(), *self.messages()]
+
+    def wider(self) -> list[str]:
+        """What is wider than the window once it has been drawn, and that the page scrolls sideways."""
+        return self.wait(_WIDER_THAN_THE_WINDOW)
 
 
 def _find(*names: str) -> str:
