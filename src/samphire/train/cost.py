@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache as once
 from statistics import median
@@ -14,7 +14,7 @@ import torch
 
 from samphire import data
 from samphire.data.parts import load_parts
-from samphire.progress import silent
+from samphire.progress import Progress, silent
 from samphire.train.configs import Config
 from samphire.train.distributed import joined
 from samphire.train.training import Training
@@ -40,7 +40,7 @@ def expected_seconds(
         cache: For decoded images; the user's cache by default.
         device: Where to compute; a GPU if there is one.
     """
-    (seconds,) = next(_rounds([config], root, cache, device))
+    ((seconds,),) = _rounds([config], root, cache, device, 1)
     return seconds * math.ceil(_examples(config, root) / config.batch) * config.epochs
 
 
@@ -50,6 +50,7 @@ def steps_in_turns(
     *,
     cache: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
+    progress: Progress = silent,
 ) -> list[float]:
     """What a step of each training takes over what one of the first takes: medians of ratios, measured in turns.
 
@@ -60,9 +61,10 @@ def steps_in_turns(
         root: The folder of the data set, or the one above it.
         cache: For decoded images; the user's cache by default.
         device: Where to compute; a GPU if there is one.
+        progress: Called with what is done, the rounds done and those to do.
     """
-    rounds = zip(range(ROUNDS), _rounds(configs, root, cache, device), strict=False)
-    ratios = [[seconds / times[0] for seconds in times] for _, times in rounds]
+    rounds = _rounds(configs, root, cache, device, ROUNDS, progress)
+    ratios = [[seconds / times[0] for seconds in times] for times in rounds]
     return [median(of_one) for of_one in zip(*ratios, strict=True)]
 
 
@@ -70,8 +72,10 @@ def _examples(config: Config, root: Any) -> int:
     return config.examples or len(data.load(config.data, root, target=config.target)["train"])
 
 
-def _rounds(configs: Sequence[Config], root: Any, cache: Any, device: Any) -> Iterator[list[float]]:
-    """Seconds of a step of each, again and again; the networks train on."""
+def _rounds(
+    configs: Sequence[Config], root: Any, cache: Any, device: Any, rounds: int, progress: Progress = silent
+) -> list[list[float]]:
+    """Seconds of a step of each, round by round after one that is not measured; the networks train on."""
 
     @once
     def parts(examples: int, **chosen: Any) -> Any:
@@ -80,12 +84,13 @@ def _rounds(configs: Sequence[Config], root: Any, cache: Any, device: Any) -> It
     def training(config: Config) -> Training:
         few = min(_examples(config, root), STEPS * config.batch)
         chosen = {name: getattr(config, name) for name in ("size", "target", "augment")}
-        short = replace(config, epochs=max(config.epochs, ROUNDS + 1), examples=few, probe_at=(), keep=())
+        short = replace(config, epochs=max(config.epochs, rounds + 1), examples=few, probe_at=(), keep=())
         return Training(short, parts(few, **chosen), ranks, None)
 
+    times = []
     with joined(device) as ranks:
         trainings = [training(config) for config in configs]
-        for one in trainings:
-            one.epoch(silent)
-        while True:
-            yield [one.epoch(silent)["seconds"] / one.steps for one in trainings]
+        for i in range(rounds + 1):
+            times.append([one.epoch(silent)["seconds"] / one.steps for one in trainings])
+            progress("what steps cost", i, rounds)
+    return times[1:]

@@ -112,6 +112,14 @@ def test_the_goal_is_sam_s_error_at_sgd_s_cost(cheap, verdict):
     assert ("within: lsam" in goal.ours) == (verdict == "holds")
 
 
+def test_a_failed_entry_does_not_squash_the_picture():
+    (figure,) = SCOREBOARD_CIFAR_MNIST.plots([*board_rows(), entry("gnp", (50.0, 50.0, 50.0))])
+    left, right = figure.axes
+    assert left.get_xlim()[0] > -5
+    assert right.get_ylim()[1] < 20
+    assert [text.get_text() for text in left.texts] == ["← -38"]
+
+
 def test_every_rule_is_on_the_board_or_left_out_with_a_reason():
     assert set(optim.RULES) <= {*ENTRIES, *LEFT_OUT}
     entries = {entry.name: entry for entry in scoreboard_images.runs(Board())}

@@ -182,9 +182,11 @@ def _compute(runs: Sequence[Entry], places: Places, progress: Progress) -> Itera
     first = {trial.config: trial for trial in trained_and_probed(tried, places, stretch(progress, 0.0, 0.4))}
     chosen = {entry: min(entry.tried, key=lambda config: _held_out(first[config])) for entry in runs}
     again = list(dict.fromkeys(config for entry in runs for config in entry.judged(chosen[entry])))
-    judged = {trial.config: trial for trial in trained_and_probed(again, places, stretch(progress, 0.4, 1.0))}
+    judged = {trial.config: trial for trial in trained_and_probed(again, places, stretch(progress, 0.4, 0.98))}
     epochs = {run.key: list(run.rows) for run in records.read(places.trainings)}
-    steps = _steps([entry.sgd for entry in runs] + list(chosen.values()), places)
+    timed = list(dict.fromkeys([entry.sgd for entry in runs] + list(chosen.values())))
+    seconds = steps_in_turns(timed, places.data, progress=stretch(progress, 0.98, 1.0))
+    steps = dict(zip(timed, seconds, strict=True))
     for entry in runs:
         best = chosen[entry]
         long = median(_epochs(config, epochs) for config in entry.judged(best))
@@ -216,12 +218,6 @@ def _run(trial: sweep.Trial) -> Row:
     row = trial.row or {}
     about = {"seed": trial.config.seed, "collapsed": "stopped" in row}
     return about | ({} if "stopped" in row else {name: row[name] for name in ("probe", "test_error", "probing")})
-
-
-def _steps(configs: Sequence[Config], places: Places) -> dict[Config, float]:
-    """What a step of each costs, in steps of the first."""
-    each = list(dict.fromkeys(configs))
-    return dict(zip(each, steps_in_turns(each, places.data), strict=True)) if each else {}
 
 
 def _epochs(config: Config, epochs: dict[str, list[Row]]) -> float:
