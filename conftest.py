@@ -1,5 +1,6 @@
-"""One thread for each worker of the tests, cheap garbage collections, what is logged, names of examples."""
+"""One thread for each worker of the tests, cheap collections and pictures, what is logged, names of examples."""
 
+import faulthandler
 import gc
 import logging
 import os
@@ -14,8 +15,17 @@ import torch
 
 from samphire.optim import requests, rules
 from samphire.pool import cores
+from samphire.report import pictures
 
 pytest_plugins = ["browser"]  # tests/browser.py
+
+HANGS = 3600  # seconds: fifty times what any file takes on a quiet machine
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What is written to this copy is not captured."""
+    config.stash[STDERR] = os.dup(2)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -25,9 +35,24 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ends_if_it_hangs(pytestconfig: pytest.Config) -> Iterator[None]:
+    """A file that hangs ends with the place where it does. pytest's own timer starts a thread for every test."""
+    faulthandler.dump_traceback_later(HANGS, exit=True, file=pytestconfig.stash[STDERR])
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def small_pictures() -> Iterator[None]:
+    """Pictures are arranged as users see them, of a quarter of the pixels; tests/report has them whole."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "PIXELS", 1)
+        yield
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -25,6 +25,8 @@ def on_two_ranks(work, *args):
 def _fork(_, meet, work, args):
     import torch._dynamo  # noqa: F401, each optimizer's constructor does
 
+    gc.collect()
+    gc.freeze()  # what the imports made stays out of the collections that trainers ask for
     mp.start_processes(_joined, (meet, work, args), nprocs=2, start_method="fork")
 
 

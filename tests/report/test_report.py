@@ -143,6 +143,12 @@ def test_rows_as_strict_json():
 # Pictures
 
 
+@pytest.fixture
+def whole_pictures(monkeypatch):
+    monkeypatch.setattr(pictures, "PIXELS", 2)
+
+
+@pytest.mark.usefixtures("whole_pictures")
 def test_picture_has_its_size_on_white():
     image = Image.open(io.BytesIO(report.png(picture(2.0))))
     assert image.size == (2 * 192, 1.5 * 192)
@@ -156,6 +162,7 @@ def test_a_figure_is_left_as_it_was():
     assert (fig.canvas, fig.dpi, fig.get_facecolor()) == before
 
 
+@pytest.mark.usefixtures("whole_pictures")
 def test_a_picture_of_few_colors_is_small_and_looks_the_same():
     with report.figure(1, 2, size=(8, 3)) as (fig, (left, right)):
         right.contourf(np.add.outer(np.arange(40), np.arange(40)) % 37, levels=20, cmap="RdBu")

@@ -12,7 +12,7 @@ from samphire import records
 from samphire.audits import figures, tables, words
 from samphire.audits.results import Audit
 from samphire.report.cells import show
-from samphire.report.pictures import PIXELS
+from samphire.report.pictures import size
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -59,12 +59,6 @@ def _environment() -> Environment:
         "between_percent": words.between_percent,
         "percent": words.percent,
         "show": show,
-        "size": _size,
+        "size": size,
     }
     return made
-
-
-def _size(image: bytes) -> tuple[int, int]:
-    """Width and height of a PNG image in CSS pixels, from its header."""
-    width, height = (int.from_bytes(image[i : i + 4], "big") for i in (16, 20))
-    return width // PIXELS, height // PIXELS

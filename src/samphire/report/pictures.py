@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image as Picture
 
-__all__ = ["PALETTE", "PIXELS", "curve", "figure", "png"]
+__all__ = ["PALETTE", "PIXELS", "curve", "figure", "png", "size"]
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
 PIXELS = 2  # PNG pixels per CSS pixel; an inch has 96 CSS pixels
@@ -107,6 +108,12 @@ def png(figure: Figure | bytes) -> bytes:
     if not hasattr(figure, "savefig"):
         raise TypeError(f"a figure must be a matplotlib Figure or PNG bytes, got {type(figure).__name__}.")
     return _few_colors(_drawn(figure))
+
+
+def size(image: bytes) -> tuple[int, int]:
+    """Width and height of a PNG image in CSS pixels, from its header."""
+    width, height = struct.unpack(">II", image[16:24])
+    return width // PIXELS, height // PIXELS
 
 
 def _drawn(figure: Figure) -> Picture:

@@ -6,7 +6,6 @@ import base64
 import itertools
 import math
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from samphire.records import write_atomic
 from samphire.report.cells import duration, show
-from samphire.report.pictures import PIXELS
+from samphire.report.pictures import size
 from samphire.report.results import Result, Story, count_verdicts, summary
 from samphire.report.tables import to_csv
 
@@ -128,7 +127,7 @@ def _template() -> Template:
         "duration": duration,
         "origin": _origin,
         "show": show,
-        "size": _size,
+        "size": size,
     }
     return environment.get_template("page.html")
 
@@ -149,12 +148,6 @@ def _origin(result: Result) -> list[str]:
     """How long a result took and where it comes from."""
     took = [] if math.isnan(result.seconds) else [f"computed in {duration(result.seconds)}"]
     return took + [f"{name} {show(value)}" for name, value in result.provenance.items() if value is not None]
-
-
-def _size(image: bytes) -> tuple[int, int]:
-    """Width and height of a PNG image in CSS pixels, from its header."""
-    width, height = struct.unpack(">II", image[16:24])
-    return width // PIXELS, height // PIXELS
 
 
 def _numbered(name: str, i: int, suffix: str) -> str:
