@@ -28,9 +28,8 @@ def test_interrupts_at_random_moments_leave_nothing(signals):
 
 @pytest.mark.parametrize("door", ["step", "passes"])
 def test_torch_keeps_recording_gradients_after_an_interrupt_inside_its_no_grad(door):
-    rehearsal = interrupts.Rehearsal(ALL["esam"])
+    bench = interrupts.Bench(ALL["esam"])
     for moment in itertools.count(1):
-        bench = rehearsal.start()
         try:
             with interrupts.after_bytecodes(moment, ("grad_mode.py",)):
                 bench.through(door)
