@@ -201,7 +201,8 @@ def test_domains_are_judged_together_too():
     assert (over.verdict, over.ours) == ("holds", "difference -2.00 ± 0.41 (n=4), p = 0.016")
     assert over.detail == "Judged by the 95 % interval of the paired difference over domains."
     assert claims[f"pacs, photo, {how}: the probe's error after SAM is lower than after SGD."].verdict == "open"
-    table, _ = table2.tables(rows)
+    (table,) = table2.tables(rows)  # the other one shows what criteria chose
+    assert len(table2.tables([row | {"criteria": [{"criterion": "probe", "lr": 0.05}]} for row in rows])) == 2
     accuracy = table.columns.index("accuracy")
     assert table.rows[0][accuracy] == "0.800 (n=1)"
 

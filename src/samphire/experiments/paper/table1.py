@@ -97,7 +97,7 @@ def tables(rows: Sequence[Row]) -> list[report.Table]:
         "groups weighted as in training. Probe errors: equal-weight mean over groups. Easy and hard: by SGD's probe "
         f"errors. Probing sets. {'. '.join(map(tuning.probing_of, rows))}."
     )
-    return [report.table(lines, caption=caption), _differences(rows), tuning.criteria_table(rows)]
+    return [report.table(lines, caption=caption), _differences(rows), *tuning.criteria_tables(rows)]
 
 
 def _lines(row: Row) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ def tables(rows: Sequence[Row]) -> list[report.Table]:
         f"no part in the choice. Probing sets. {'. '.join(map(tuning.probing_of, rows))}."
     )
     lines += tuning.missing(rows, PAPER, "set")
-    return [report.table(lines, caption=caption), tuning.criteria_table(rows)]
+    return [report.table(lines, caption=caption), *tuning.criteria_tables(rows)]
 
 
 def claims(rows: Sequence[Row]) -> list[report.Claim]:

@@ -28,7 +28,7 @@ from samphire.train.cost import expected_seconds
 
 __all__ = [
     "ALGORITHMS", "CRITERIA", "FRESH", "LITE", "NOTES", "SMALLEST", "Blocks", "Tuning", "by_difficulty", "chosen_by",
-    "criteria_table", "missing", "paper_grid", "place_of", "probing_of", "runs_of", "settings_of", "spread",
+    "criteria_tables", "missing", "paper_grid", "place_of", "probing_of", "runs_of", "settings_of", "spread",
     "stored_jobs", "table", "title_of", "trained_and_probed",
 ]  # fmt: skip
 
@@ -324,15 +324,15 @@ def probing_of(row: Row) -> str:
     return f"{place_of(row)}: {about}; features scaled: {SCALINGS[probing['scaling']]}"
 
 
-def criteria_table(rows: Sequence[Row]) -> report.Table:
-    """What each criterion would have chosen, with the numbers of the grid's seed."""
+def criteria_tables(rows: Sequence[Row]) -> list[report.Table]:
+    """What each criterion would have chosen, with the numbers of the grid's seed; none where nothing is chosen."""
     lines = [
         {"data": place_of(row), **{k: v for k, v in line.items() if v != "–"}}
         for row in rows
         for line in row["criteria"]
     ]
     caption = "What each criterion chooses from the grid, with the errors of the grid's seed (shares of one)."
-    return report.table(lines, caption=caption)
+    return [report.table(lines, caption=caption)] if lines else []
 
 
 def missing(rows: Sequence[Row], paper: Iterable[str], column: str) -> list[dict[str, str]]:
