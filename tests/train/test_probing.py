@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import trees
-from samphire import records
+from samphire import records, restore
 from samphire.data.paired import components
 from samphire.data.parts import load_parts
 from samphire.train import ProbeSettings, Probing, appendix_b, fit, probe_stored
 from samphire.train.cost import expected_seconds, steps_in_turns
+from samphire.train.training import Training
 
 SMALLEST = "samphire.experiments.paper.image_weights:smallest"
 CONFIG = appendix_b("fmnist-mnist", model=SMALLEST, epochs=1, examples=500, resamples=0)
@@ -101,6 +103,15 @@ def test_the_cost_of_a_training_is_its_steps_times_what_one_takes(root):
     """Twice the epochs cost about twice as much; nothing is left behind."""
     short, long = (expected_seconds(replace(CONFIG, epochs=epochs), root) for epochs in (1, 40))
     assert 0 < short < long
+
+
+def test_costs_are_those_of_one_thread(root, monkeypatch):
+    epoch, seen = Training.epoch, []
+    monkeypatch.setattr(Training, "epoch", lambda *a: seen.append(torch.get_num_threads()) or epoch(*a))
+    with restore.threads(2):
+        expected_seconds(CONFIG, root)
+        assert torch.get_num_threads() == 2
+    assert set(seen) == {1}
 
 
 def test_a_step_of_gam_costs_more_than_one_of_sgd(root):

@@ -1,4 +1,4 @@
-"""What a training takes on this machine, and beside others, from a few of its steps."""
+"""What a training of one thread takes on this machine, and beside others, from a few of its steps."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 from samphire import data
 from samphire.data.parts import load_parts
 from samphire.progress import Progress, silent
+from samphire.restore import threads
 from samphire.train.configs import Config
 from samphire.train.distributed import joined
 from samphire.train.training import Training
@@ -88,7 +89,7 @@ def _rounds(
         return Training(short, parts(few, **chosen), ranks, None)
 
     times = []
-    with joined(device) as ranks:
+    with joined(device) as ranks, threads(1):  # as each of several trainings at once has
         trainings = [training(config) for config in configs]
         for i in range(rounds + 1):
             times.append([one.epoch(silent)["seconds"] / one.steps for one in trainings])

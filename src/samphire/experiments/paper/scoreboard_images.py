@@ -101,6 +101,7 @@ LATER = (  # the costliest rules, near relations of others, and what figure 7 an
     "lsam, rates only", "sam on adam",
 )  # fmt: skip
 GROUPS_KNOWN = {"group_dro"}  # told during training
+EQUAL_COST = ", equal cost"  # ends the name of an entry with as many epochs as SGD's cost pays for
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def runs(board: Board) -> list[Entry]:
         passes = _passes(tried[0])
         if passes >= 1.8:
             fewer = max(1, round(board.epochs / passes))
-            entries.append(Entry(f"{name}, equal cost", tried, board.seeds, fewer, sgd))
+            entries.append(Entry(name + EQUAL_COST, tried, board.seeds, fewer, sgd))
     return entries
 
 
@@ -332,6 +333,7 @@ def plots(rows: Sequence[Row]) -> list[Any]:
     most = FAILED * next(line.error for line in lines if line.name == "sgd")
     inside = [line for line in lines if line.error < most]
     best = frontier(inside)
+    middle = fmean((min(line.cost for line in inside), max(line.cost for line in inside)))
     reach = 1.5 * max(abs(line.gain.estimate.mean) for line in inside) or 1.0
     with report.figure(1, 2, size=(10.0, 0.2 * len(lines) + 1.5)) as (figure, (left, right)):
         for place, line in enumerate(lines):
@@ -346,8 +348,9 @@ def plots(rows: Sequence[Row]) -> list[Any]:
             left.plot(line.gain.estimate.mean, place, "o", color=color, markersize=4)
             right.plot(line.cost, line.error, "o", color=color, markersize=4)
             if line in best:
-                style: dict[str, Any] = {"xytext": (0, -5), "ha": "center", "va": "top"}
-            elif higher(line.gain) == "holds":
+                side = "left" if line.cost < middle else "right"
+                style: dict[str, Any] = {"xytext": (0, -5), "ha": side, "va": "top"}
+            elif higher(line.gain) == "holds" and not line.name.endswith(EQUAL_COST):
                 style = {"xytext": (5, 0), "ha": "left", "va": "center"}
             elif line.name in ("sgd", "lsam"):
                 style = {"xytext": (-6, 0), "ha": "right", "va": "center"}
