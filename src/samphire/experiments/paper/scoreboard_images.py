@@ -433,7 +433,7 @@ SCOREBOARD_CIFAR_MNIST = Experiment(
     claims=claims,
     data=("mnist",),
     notes=(
-        f"The reduced scale has not: {'; '.join(LATER)}. The paper's scale has all.",
+        f"At the paper's scale and not at the reduced one: {'; '.join(LATER)}.",
         "Left out: " + "; ".join(f"{name}, which {why}" for name, why in LEFT_OUT.items()) + ".",
         "GroupDRO is told every training example's group; JTT and USEFUL train twice, which their cost has.",
         "lsam, also with one effect or several phantom heads, runs its body once; its cost is measured so.",
